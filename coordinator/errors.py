@@ -1,0 +1,109 @@
+"""What can go wrong, in one tree, and the one place where Redis's error codes become exceptions.
+
+GreenroomError
+├── InvalidName             a room, session, worker … name that is not allowed (also a ValueError)
+├── SessionBusy             another turn holds the session, and waiting for it was not wanted or took too long
+├── SessionElsewhere        another worker holds the warm agent, and affinity was asked for
+├── LeaseLost               the turn's claim ran out: whatever it did is not accepted any more
+├── WorkerDraining          this worker takes no new sessions
+├── BuildFailed             the builder raised; its exception is the cause
+├── SchemaMismatch          the room belongs to another version of Greenroom
+└── CoordinatorUnavailable  Redis cannot be reached, or refuses its service
+    └── UnknownWorker       Redis does not know this worker (any more): it joins again and retries
+"""
+
+from __future__ import annotations
+
+from redis import exceptions as redis_errors
+
+
+class GreenroomError(Exception):
+    """Base of everything Greenroom raises on purpose."""
+
+
+class InvalidName(GreenroomError, ValueError):
+    """A name that is not allowed; the message says what is."""
+
+
+class SessionBusy(GreenroomError):
+    """Another turn holds the session."""
+
+    def __init__(self, session: str, worker: str = "", left: float = 0.0, running: float = 0.0) -> None:
+        self.session, self.worker, self.left, self.running = session, worker, left, running
+        who = f"a turn on {worker}, running for {running:.1f} s" if worker else "others waiting in line"
+        super().__init__(f"session {session!r} is busy: {who}")
+
+
+class SessionElsewhere(GreenroomError):
+    """Another worker that is up holds or builds the session's agent."""
+
+    def __init__(self, worker: str, address: str) -> None:
+        self.worker, self.address = worker, address
+        super().__init__(f"the agent is warm on {worker}" + (f" at {address}" if address else ""))
+
+
+class LeaseLost(GreenroomError):
+    """The turn's lease ran out or was given away; its agent is discarded, and its end is refused."""
+
+
+class WorkerDraining(GreenroomError):
+    """This worker is draining: it begins no turn on a session it does not hold."""
+
+
+class BuildFailed(GreenroomError):
+    """The builder raised. Its exception is the cause; no lease and no record are left."""
+
+
+class SchemaMismatch(GreenroomError):
+    """The room was set up by another version, with another layout of its keys."""
+
+
+class CoordinatorUnavailable(GreenroomError):
+    """Redis cannot be reached, or refuses its service. Never said of a session that is only busy."""
+
+
+class UnknownWorker(CoordinatorUnavailable):
+    """Redis does not know the worker that asks."""
+
+
+#: Codes of the scripts' own errors.
+_CODES: dict[str, tuple[type[GreenroomError], str]] = {
+    "LOST": (LeaseLost, "the turn is not current any more: its lease ran out or was given away"),
+    "ENDED": (LeaseLost, "the turn is over: its id was ended or abandoned before"),
+    "DRAINING": (WorkerDraining, "this worker is draining and takes no new sessions"),
+    "UNKNOWNWORKER": (UnknownWorker, "Redis does not know this worker: it has to join the room again"),
+    "SCHEMA": (SchemaMismatch, "the room belongs to another version of Greenroom: use another room, or one version"),
+}
+#: Answers of a Redis that will serve again soon.
+_PASSING = ("BUSY", "LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "NOREPLICAS")
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same call may succeed in a moment: the connection broke, or Redis asked for patience."""
+    if isinstance(error, (redis_errors.AuthenticationError, redis_errors.AuthorizationError)):
+        return False
+    if isinstance(error, (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)):
+        return True
+    return isinstance(error, redis_errors.ResponseError) and _code(error) in _PASSING
+
+
+def translate(error: Exception) -> GreenroomError:
+    """The exception a caller sees for what redis-py raised. Carries codes, never data."""
+    code = _code(error)
+    if code in _CODES:
+        kind, text = _CODES[code]
+        return kind(text)
+    if isinstance(error, redis_errors.OutOfMemoryError) or code == "OOM":
+        return CoordinatorUnavailable("Redis is out of memory: raise maxmemory or lower the room's limits")
+    if isinstance(error, (redis_errors.AuthenticationError, redis_errors.NoPermissionError)):
+        return CoordinatorUnavailable("Redis refuses this user: check the password and the ACL rights")
+    if isinstance(error, redis_errors.ResponseError):
+        return CoordinatorUnavailable(f"Redis refused a script ({code or 'ERR'})")
+    return CoordinatorUnavailable(f"Redis cannot be reached ({type(error).__name__})")
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, redis_errors.ReadOnlyError):
+        return "READONLY"
+    word = str(error).split(" ", 1)[0]
+    return word if word.isupper() and word.isalpha() else ""

@@ -1,0 +1,259 @@
+"""The operations of a room, typed: each calls one script and reads its answer. `lua/` holds the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from coordinator.codec import text
+from coordinator.keys import SCHEMA
+from coordinator.limits import Limits
+from coordinator.link import Link
+
+T = TypeVar("T")
+
+#: How long a turn id stays spent: longer than any retry of its begin or end can take.
+ENDED_MS = 30_000
+#: Sessions in one call of a script (rule 13).
+BATCH = 64
+#: Leases in one renewal.
+RENEWALS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The turn has its lease. `generation` is the copy to use; a new one has the turn's own fence."""
+
+    fence: int
+    generation: int
+    fresh: bool
+    snapshot: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody is in the way: another turn, the queue (worker ''), or the grace after a loss of state."""
+
+    worker: str
+    left: float
+    running: float
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another worker holds or builds the agent."""
+
+    worker: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The turn's end was accepted. `mode` says how to release the copy, '' to keep it."""
+
+    mode: str = ""
+    reason: str = ""
+    over: int = 0  #: how far over a cap the room stays because of turns, if that is news
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A copy, or a turn that builds one, as its worker knows it."""
+
+    session: str
+    generation: int
+    signature: str
+    state: str
+    turn: str
+    fence: int
+    key: str
+    counts: bool  #: idle time counts: the agent keeps an activity timestamp
+
+
+@dataclass(slots=True)
+class Maintenance:
+    """What a round of maintenance did."""
+
+    lost: int = 0
+    gone: int = 0
+    idle: int = 0
+    capped: int = 0
+    over: int = 0
+    endings: list[tuple[str, int]] = field(default_factory=list)
+
+
+def caps(limits: Limits) -> tuple[str, str]:
+    """The caller's caps as scripts take them: for the worker, for the room; '' for none."""
+    return str(limits.worker or ""), str(limits.room or "")
+
+
+async def begin(
+    link: Link,
+    *,
+    session: str,
+    worker: str,
+    turn: str,
+    signature: str,
+    generation: int,
+    lease: int,
+    floor: int = 0,
+    key: str = "",
+    queue: int = 0,
+    affinity: bool = False,
+) -> Granted | Busy | Elsewhere:
+    reply = await link.call(
+        "begin", session, worker, turn, signature, generation, lease, floor, key, queue, int(affinity)
+    )
+    kind = reply[0]
+    if kind == b"hit":
+        return Granted(int(reply[1]), int(reply[2]), fresh=False)
+    if kind == b"build":
+        fence = int(reply[1])
+        return Granted(fence, fence, fresh=True, snapshot=reply[2])
+    if kind == b"busy":
+        return Busy(text(reply[1]), int(reply[2]) / 1000, int(reply[3]) / 1000)
+    return Elsewhere(text(reply[1]), text(reply[2]))
+
+
+async def commit(
+    link: Link, session: str, turn: str, limits: Limits, snapshot: bytes = b"", snapshot_ttl: int = 1
+) -> int:
+    """Returns how far over a cap the room stays because of turns, if that is news."""
+    reply = await link.call("commit", session, turn, *caps(limits), snapshot, snapshot_ttl)
+    return int(reply[1])
+
+
+async def end(
+    link: Link,
+    session: str,
+    turn: str,
+    limits: Limits,
+    *,
+    counts: bool,
+    evict: str = "",
+    snapshot: bytes = b"",
+    snapshot_ttl: int = 1,
+) -> Ended:
+    """`evict` is '<mode> <reason>' of an eviction that the turn itself wants."""
+    reply = await link.call(
+        "end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, ENDED_MS
+    )
+    if reply[0] == b"evicted":
+        return Ended(text(reply[1]), text(reply[2]))
+    return Ended(over=int(reply[1]))
+
+
+async def abandon(
+    link: Link, session: str, turn: str, key: str = "", *, counts: bool = False, retry: bool = True
+) -> bool:
+    """Returns whether a hard eviction was waiting for this build, so that the caller ends the session."""
+    return bool(await link.call("abandon", session, turn, key, int(counts), ENDED_MS, retry=retry) == b"over")
+
+
+async def rebind(link: Link, session: str, turn: str, key: str) -> Busy | None:
+    """None when the lease stands under the new key now."""
+    reply = await link.call("rebind", session, turn, key)
+    return None if reply[0] == b"bound" else Busy(text(reply[1]), int(reply[2]) / 1000, 0.0)
+
+
+async def evict(link: Link, session: str, mode: str, reason: str, worker: str = "") -> str:
+    """'evicted', 'marked', 'absent' or 'closing'; see evict.lua."""
+    return text((await link.call("evict", session, mode, reason, worker))[0])
+
+
+async def evict_many(
+    link: Link, sessions: Sequence[str], mode: str, reason: str, *, signature: str = "", worker: str = "",
+    skip_busy: bool = False,
+) -> tuple[int, int]:  # fmt: skip
+    """How many were evicted, and how many marked because they are mid-turn."""
+    evicted = marked = 0
+    for batch in batches(sessions, BATCH):
+        busy = "skip" if skip_busy else "mark"
+        reply = await link.call("evict_many", mode, reason, signature, worker, busy, *batch)
+        evicted, marked = evicted + int(reply[0]), marked + int(reply[1])
+    return evicted, marked
+
+
+async def interrupt(link: Link, session: str) -> bool:
+    return bool(await link.call("interrupt", session))
+
+
+async def register(
+    link: Link, worker: str, lease: int, *, epoch: str, floor: int, address: str, host: str, pid: int, state: str
+) -> tuple[str, float]:
+    """The room's epoch, and the seconds of grace left."""
+    reply = await link.call("register", worker, lease, SCHEMA, epoch, floor, address, host, pid, state)
+    return text(reply[0]), int(reply[1]) / 1000
+
+
+async def beat(
+    link: Link, worker: str, lease: int, turns: Sequence[tuple[str, str]], retry: bool = True
+) -> tuple[str, str, set[str]]:
+    """One renewal of at most RENEWALS turns: the room's epoch, the worker's state, ids of the turns that were lost."""
+    flat = [word for pair in turns for word in pair]
+    reply = await link.call("beat", worker, lease, SCHEMA, *flat, retry=retry)
+    return text(reply[0]), text(reply[1]), {text(turn) for turn in reply[3::2]}
+
+
+async def maintain(
+    link: Link, steps: str, limits: Limits, *, worker: str = "", paced: bool = False, calls: int = 1
+) -> Maintenance:
+    """Up to `calls` bounded batches of 'all', 'reap' or 'sweep'."""
+    done, offsets, pace = Maintenance(), (0, 0), paced
+    idle = "" if limits.idle_ttl is None else str(int(limits.idle_ttl * 1000))
+    for _ in range(calls):
+        reply = await link.call("maintain", steps, worker, int(pace), idle, *caps(limits), *offsets)
+        lost, gone, swept, capped, more, over, *offset = (int(number) for number in reply[:8])
+        done.lost, done.gone, done.idle = done.lost + lost, done.gone + gone, done.idle + swept
+        done.capped, done.over, offsets = done.capped + capped, max(done.over, over), (offset[0], offset[1])
+        done.endings += [(text(reply[i]), int(reply[i + 1])) for i in range(8, len(reply), 2)]
+        if not more:
+            break
+        pace = False  # this round has the floor
+    return done
+
+
+async def closed(link: Link, worker: str, endings: Iterable[tuple[str, int]]) -> None:
+    flat = [word for ending in endings for word in ending]
+    if flat:
+        await link.call("closed", worker, *flat)
+
+
+async def claim(link: Link, worker: str, lease: int, floor: int, copies: Sequence[Claim]) -> list[str]:
+    """For each copy 'keep', 'soft' or 'hard'; at most BATCH of them."""
+    flat: list[str | int] = []
+    for copy in copies:
+        flat += (copy.session, copy.generation, copy.signature, copy.state, copy.turn, copy.fence, copy.key)
+        flat.append(int(copy.counts))
+    return [text(word) for word in await link.call("claim", worker, lease, floor, *flat)]
+
+
+async def disown(link: Link, worker: str, copies: Sequence[tuple[str, int]]) -> int:
+    dropped = 0
+    for batch in batches(copies, BATCH):
+        dropped += int(await link.call("disown", worker, *(word for copy in batch for word in copy)))
+    return dropped
+
+
+async def drain(link: Link, worker: str) -> bool:
+    return bool(await link.call("drain", worker))
+
+
+async def deregister(link: Link, worker: str) -> bool:
+    return bool(await link.call("deregister", worker))
+
+
+async def set_limits(link: Link, limits: Limits | None) -> None:
+    """None gives every worker its own limits back."""
+    named: dict[str, str] = dict.fromkeys(("room", "worker", "idle_ttl", "memory"), "")
+    if limits is not None:
+        ttl = None if limits.idle_ttl is None else int(limits.idle_ttl * 1000)
+        values = {"room": limits.room, "worker": limits.worker, "idle_ttl": ttl, "memory": limits.memory}
+        named = {name: "none" if value is None else str(value) for name, value in values.items()}
+    await link.call("set_limits", *(word for pair in named.items() for word in pair))
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

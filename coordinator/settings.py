@@ -1,0 +1,80 @@
+"""Settings: an argument, else `GREENROOM_<NAME>` in the environment, else the default."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from coordinator.limits import Limits
+from coordinator.names import room_name
+
+#: What a setting is called in the environment where it is not `GREENROOM_<NAME>`.
+_VARIABLES = {"redis": "GREENROOM_REDIS_URL"}
+_DEFAULT_URL = "redis://localhost:6379"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set, in seconds and bytes."""
+
+    redis: Any = _DEFAULT_URL  #: URL, or a client that describes the connection
+    room: str = "default"
+    address: str = ""  #: where other replicas reach this worker
+    lease: float = 30.0  #: how long a turn's claim lasts without a beat; a beat is a third of it
+    retry_for: float = 5.0  #: for how long a call is retried while Redis cannot be reached
+    socket_timeout: float = 5.0
+    connections: int = 64  #: of the pool; a call waits for a free one
+    drain_for: float = 30.0  #: how long leaving waits for running turns
+    release_limit: float = 30.0  #: how long one release may take before it is given up on
+    release_threads: int = 4
+    reconcile_every: float = 60.0
+    snapshot_ttl: float = 7 * 86400.0
+    snapshot_limit: int = 1 << 20
+    signature_key: str = ""
+
+    def __post_init__(self) -> None:
+        room_name(self.room)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("redis", "room", "address", "signature_key"):
+                continue
+            bad = isinstance(value, bool) or not isinstance(value, (int, float))
+            if bad or not math.isfinite(value) or value <= 0:
+                raise ValueError(f"{field.name} must be a number above zero, not {ascii(value)[:40]}")
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
+        """From arguments (None: not given) and the environment."""
+        environ = os.environ if environ is None else environ
+        known = {field.name: field for field in fields(cls)}
+        if unknown := sorted(arguments.keys() - known.keys()):
+            raise TypeError(f"unknown setting {unknown[0]!r}: one of {', '.join(known)}")
+        values = {name: value for name, value in arguments.items() if value is not None}
+        for name, field in known.items():
+            variable = _VARIABLES.get(name, f"GREENROOM_{name.upper()}")
+            if name not in values and (text := environ.get(variable)):
+                values[name] = _number(variable, text, type(field.default))
+        return cls(**values)
+
+
+def limits_from(environ: Mapping[str, str] | None = None) -> Limits:
+    """Limits from `GREENROOM_LIMIT_ROOM`, `_WORKER`, `_IDLE_TTL` and `_MEMORY`; unset means none."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    for name, kind in (("room", int), ("worker", int), ("idle_ttl", float), ("memory", str)):
+        variable = f"GREENROOM_LIMIT_{name.upper()}"
+        if text := environ.get(variable):
+            values[name] = _number(variable, text, kind)
+    return Limits(**values)
+
+
+def _number(variable: str, text: str, kind: type) -> Any:
+    if kind is str:
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{variable} must be a number, not {ascii(text)[:40]}") from None

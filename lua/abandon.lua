@@ -1,0 +1,47 @@
+-- The turn will not happen: its build failed, its caller stopped waiting or was cancelled (rules 5, 6, 7).
+-- A build leaves nothing; a warm copy that was not used stays as it was; a place in line is given up. The turn id
+-- is spent, so that a begin still on its way cannot take the lease behind us.
+--
+-- KEYS[1]  the room's prefix
+-- ARGV     1 session  2 turn id  3 lease key ('': the session)  4 '1': idle time counts for the copy
+--          5 ms for which the turn id stays spent
+-- Returns  'abandoned' | 'over' : a hard eviction was waiting for this build: the caller ends the session
+-- include: lib/claims
+-- include: lib/drop
+-- include: lib/lease
+-- include: lib/queue
+-- include: lib/record
+-- include: lib/room
+local room = open_room(KEYS[1])
+local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
+local spent = redis.call('GET', prefix .. 'ended:' .. turn)
+if spent then return spent == 'over' and 'over' or 'abandoned' end
+
+leave_queue(room, { session, ARGV[3] ~= '' and ARGV[3] or nil }, turn)
+
+local answer = 'abandoned'
+local record = read_record(room, session)
+if record.turn == turn then
+  local alive = lease_left(room, session, record) > 0
+  local mode, reason = string.match(record.evict or '', '^(%l+) (%l+)$')
+  if alive then
+    free_claims(room, session, record)
+    record.turn = false
+  end
+  if not alive then
+    drop_copy(room, session, record, 'soft', 'lost')
+  elseif record.state == 'building' then
+    redis.call('DEL', prefix .. 'session:' .. session)
+    if mode == 'hard' then
+      redis.call('HSET', prefix .. 'closing', session, record.worker .. ' ' .. record.generation)
+      answer = 'over'
+    end
+  elseif mode then
+    drop_copy(room, session, record, mode, reason)
+  else
+    redis.call('HDEL', prefix .. 'session:' .. session, 'turn', 'lease', 'since', 'key')
+    if ARGV[4] == '1' then redis.call('ZADD', prefix .. 'activity', string.format('%.0f', room.ms), session) end
+  end
+end
+redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[5])
+return answer

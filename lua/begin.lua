@@ -1,0 +1,93 @@
+-- Ask for a turn on a session (rules 3, 4, 6, 7, 8, 9, 15).
+--
+-- KEYS[1]  the room's prefix, `greenroom:{<room>}:`
+-- ARGV     1 session  2 worker  3 turn id  4 signature  5 generation of the caller's copy ('0': none)
+--          6 lease, ms  7 floor: highest fence the caller has seen  8 lease key ('': the session)
+--          9 queue, ms: for how long a place in line lasts unless the caller asks again (0: do not wait)
+--          10 '1': affinity
+-- Returns  {'hit', fence, generation} | {'build', fence, snapshot or ''} : the lease is taken
+--          {'busy', worker, ms left, ms it has run} : worker '' when only the queue or the grace is in the way
+--          {'elsewhere', worker, address} : affinity was asked for and another worker holds or builds it
+-- Errors   ENDED, DRAINING, UNKNOWNWORKER, BADARG
+-- Events   'moved', 'evicted' (signature), 'lost' of the copy that was there
+-- include: lib/drop
+-- include: lib/grace
+-- include: lib/holder
+-- include: lib/lease
+-- include: lib/queue
+-- include: lib/record
+-- include: lib/room
+-- include: lib/snapshot
+-- include: lib/tick
+local room = open_room(KEYS[1])
+local session, worker, turn, signature, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lease, floor, queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9])
+local key = ARGV[8] ~= '' and ARGV[8] ~= session and ARGV[8] or nil
+if not (lease and lease > 0 and floor and queue_ms) then return redis.error_reply('BADARG begin') end
+local prefix = room.prefix
+
+-- Take a place in line and say who is in the way.
+local function busy(holding, left)
+  if queue_ms > 0 then join_queue(room, { session, key }, turn, worker, queue_ms, next_tick(room, floor)) end
+  return { 'busy', holding.worker or '', left, holding.since and room.ms - holding.since or 0 }
+end
+
+if redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return redis.error_reply('ENDED the turn is over') end
+local record = read_record(room, session)
+if record.turn == turn and lease_left(room, session, record) > 0 then
+  if record.generation == record.fence then return { 'build', record.fence, read_snapshot(room, session, signature) } end
+  return { 'hit', record.fence, record.generation }
+end
+
+local mine = record.worker == worker
+if ARGV[10] == '1' and record.worker and not mine then
+  local owner = redis.call('HMGET', prefix .. 'worker:' .. record.worker, 'state', 'address', 'lease')
+  local beat = redis.call('ZSCORE', prefix .. 'workers', record.worker)
+  if owner[1] == 'up' and time_left(room, beat, owner[3]) > 0 then
+    return { 'elsewhere', record.worker, owner[2] }
+  end
+end
+
+if not (mine and record.generation == generation) then
+  if not redis.call('ZSCORE', prefix .. 'workers', worker) then return redis.error_reply('UNKNOWNWORKER') end
+  if not mine and redis.call('HGET', prefix .. 'worker:' .. worker, 'state') == 'draining' then
+    return redis.error_reply('DRAINING the worker takes no new sessions')
+  end
+end
+
+local queued = false
+for _, name in ipairs({ session, key }) do
+  local holding, left = holder(room, name)
+  if holding then return busy(holding, left) end
+  local first = head_waiter(room, name)
+  if first and first ~= turn then return busy({}, 0) end
+  queued = queued or first == turn
+end
+if record.turn then record = {} end -- its lease had run out: the copy was dropped just now
+
+local hit = record.state == 'live' and mine and record.generation == generation and record.signature == signature
+if not record.worker then
+  local grace = grace_left(room)
+  if grace > 0 then return busy({}, grace) end
+end
+local fence = next_tick(room, floor)
+if not hit and record.worker then
+  local reason = record.signature ~= signature and 'signature' or mine and 'lost' or 'moved'
+  drop_copy(room, session, record, 'soft', reason)
+  if reason == 'moved' then redis.call('HINCRBY', prefix .. 'counters', 'moves', 1) end
+end
+take_claims(room, session, key, room.ms + lease)
+local name = prefix .. 'session:' .. session
+local since = string.format('%.0f', room.ms)
+if hit then
+  redis.call('HSET', name, 'turn', turn, 'fence', fence, 'lease', lease, 'since', since)
+  redis.call('ZREM', prefix .. 'activity', session)
+  redis.call('HINCRBY', prefix .. 'counters', 'hits', 1)
+else
+  redis.call('HSET', name, 'worker', worker, 'signature', signature, 'generation', fence, 'state', 'building',
+    'turn', turn, 'fence', fence, 'lease', lease, 'since', since)
+end
+if key then redis.call('HSET', name, 'key', key) end
+if queued then leave_queue(room, { session, key }, turn) end
+if hit then return { 'hit', fence, record.generation } end
+return { 'build', fence, read_snapshot(room, session, signature) }

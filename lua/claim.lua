@@ -1,0 +1,62 @@
+-- Reconcile, first pass (rules 14, 15): a worker shows what it holds and hears what to keep. In grace an owner
+-- re-asserts: a copy without a record, or with an older one that is idle, is entered again, with its lease if mid-turn.
+--
+-- KEYS[1]  the room's prefix
+-- ARGV     1 worker  2 lease, ms  3 floor, then 8 for each of at most 64 copies, oldest first:
+--          session, generation, signature, state, turn id ('': idle), fence, lease key, '1' if idle time counts
+-- Returns  for each copy 'keep' | 'soft' | 'hard' : release it that way
+-- Events   'adopted'; 'moved' of an older copy
+-- include: lib/claims
+-- include: lib/drop
+-- include: lib/enter
+-- include: lib/grace
+-- include: lib/holder
+-- include: lib/journal
+-- include: lib/lease
+-- include: lib/record
+-- include: lib/room
+-- include: lib/tick
+local room = open_room(KEYS[1])
+local worker, lease, floor, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[1]
+local grace = grace_left(room) > 0
+
+local function adopt(session, generation, signature, state, turn, fence, key, counts)
+  local record = read_record(room, session)
+  if record.worker then
+    if tonumber(record.generation) >= tonumber(generation) then return 'soft' end
+    if lease_left(room, session, record) > 0 then return 'soft' end
+    drop_copy(room, session, record, 'soft', record.turn and 'lost' or 'moved')
+  end
+  if turn ~= '' and (holder(room, session) or key and holder(room, key)) then return 'soft' end
+  local tick = next_tick(room, floor)
+  redis.call('HSET', prefix .. 'session:' .. session, 'worker', worker, 'signature', signature,
+    'generation', generation, 'state', state, 'fence', fence)
+  if state == 'live' then enter_copy(room, session, worker, signature, tick) end
+  local now = string.format('%.0f', room.ms)
+  if turn ~= '' then
+    take_claims(room, session, key, room.ms + lease)
+    redis.call('HSET', prefix .. 'session:' .. session, 'turn', turn, 'lease', lease, 'since', now)
+    if key then redis.call('HSET', prefix .. 'session:' .. session, 'key', key) end
+  elseif counts == '1' then
+    redis.call('ZADD', prefix .. 'activity', now, session)
+  end
+  note(room, 'adopted', 'session', session, 'worker', worker, 'generation', generation)
+  return 'keep'
+end
+
+local answer = {}
+for i = 4, #ARGV, 8 do
+  local session, generation, key = ARGV[i], ARGV[i + 1], ARGV[i + 6]
+  local record = read_record(room, session)
+  if record.worker == worker and record.generation == generation then
+    answer[#answer + 1] = 'keep'
+  elseif redis.call('HGET', prefix .. 'closing', session) == worker .. ' ' .. generation then
+    answer[#answer + 1] = 'hard'
+  elseif grace then
+    answer[#answer + 1] = adopt(session, generation, ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5],
+      key ~= '' and key ~= session and key or nil, ARGV[i + 7])
+  else
+    answer[#answer + 1] = 'soft'
+  end
+end
+return answer

@@ -1,0 +1,51 @@
+-- The turn is over: give up its claims, touch the session or carry out an eviction, enforce the caps (rules 5, 6, 11).
+--
+-- KEYS[1]  the room's prefix
+-- ARGV     1 session  2 turn id  3 '1': the agent keeps an activity timestamp, so idle time counts for it
+--          4 '<mode> <reason>' of an eviction the turn itself wants ('': none)
+--          5 the caller's cap for the worker ('': none)  6 and for the room
+--          7 snapshot ('': none)  8 its time to live, ms  9 ms for which this answer is kept
+-- Returns  {'kept', over} | {'evicted', mode, reason}
+-- Errors   LOST : the turn's lease ran out, or was never given
+-- Events   'evicted', 'over-cap'
+-- include: lib/caps
+-- include: lib/claims
+-- include: lib/drop
+-- include: lib/room
+-- include: lib/snapshot
+-- include: lib/tick
+-- include: lib/turn
+local room = open_room(KEYS[1])
+local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
+local record = current_turn(room, session, turn)
+if not record or record.state ~= 'live' then
+  local ended = redis.call('GET', prefix .. 'ended:' .. turn)
+  if not ended or ended == 'abandoned' or ended == 'over' then return redis.error_reply('LOST the turn is not current any more') end
+  if ended == 'kept' then return { 'kept', 0 } end
+  local mode, reason = string.match(ended, '^(%l+) (%l+)$')
+  return { 'evicted', mode, reason }
+end
+
+free_claims(room, session, record)
+record.turn = false
+local wanted = record.evict or ARGV[4]
+if string.sub(ARGV[4], 1, 4) == 'hard' then wanted = ARGV[4] end
+local answer
+if wanted ~= '' then
+  local mode, reason = string.match(wanted, '^(%l+) (%l+)$')
+  if mode ~= 'hard' then write_snapshot(room, session, record, ARGV[7], ARGV[8]) end
+  mode = drop_copy(room, session, record, mode, reason)
+  wanted = mode .. ' ' .. reason
+  answer = { 'evicted', mode, reason }
+else
+  local tick = next_tick(room, 0)
+  redis.call('ZADD', prefix .. 'lru', tick, session)
+  redis.call('ZADD', prefix .. 'held:' .. record.worker, tick, session)
+  if ARGV[3] == '1' then redis.call('ZADD', prefix .. 'activity', string.format('%.0f', room.ms), session) end
+  redis.call('HDEL', prefix .. 'session:' .. session, 'turn', 'lease', 'since', 'key')
+  write_snapshot(room, session, record, ARGV[7], ARGV[8])
+  wanted = 'kept'
+  answer = { 'kept', enforce_caps(room, record.worker, ARGV[5], ARGV[6]) }
+end
+redis.call('SET', prefix .. 'ended:' .. turn, wanted, 'PX', ARGV[9])
+return answer

@@ -1,0 +1,43 @@
+-- include: lib/drop
+-- include: lib/journal
+-- include: lib/lease
+-- include: lib/record
+
+-- Hold an index (`lru`, `held:<worker>`) to its cap by the excess window (B22): only the oldest `excess` entries
+-- are candidates; one that is mid-turn is skipped and not replaced by a newer one.
+-- Looks at 64 candidates from `offset` on. Returns how many were dropped, how far over the cap the index stays
+-- because of turns (told once an episode, else 0), and the offset to go on from, if the window is longer.
+local function enforce_cap(room, index, cap, offset)
+  local key = room.prefix .. index
+  local excess = cap and redis.call('ZCARD', key) - cap or 0
+  if excess <= 0 then return 0, 0, nil end
+  local last = math.min(excess, offset + 64)
+  local window = redis.call('ZRANGE', key, offset, last - 1)
+  local dropped = 0
+  for _, session in ipairs(window) do
+    local record = read_record(room, session)
+    if lease_left(room, session, record) == 0 then
+      drop_copy(room, session, record, 'soft', record.turn and 'lost' or 'lru')
+      dropped = dropped + 1
+    end
+  end
+  if last < excess then return dropped, 0, last - dropped end
+  local over = redis.call('ZCARD', key) - cap
+  if over <= 0 then
+    redis.call('HDEL', room.prefix .. 'over', index)
+    return dropped, 0, nil
+  end
+  if redis.call('HSETNX', room.prefix .. 'over', index, over) == 0 then return dropped, 0, nil end
+  redis.call('HINCRBY', room.prefix .. 'counters', 'over_cap', 1)
+  note(room, 'over-cap', 'index', index, 'over', over, 'cap', cap, 'why', 'mid-turn')
+  return dropped, over, nil
+end
+
+-- After a commit or an end: the worker's cap, then the room's. `own` are the caller's limits, for the worker
+-- and the room. Returns how far over a cap the room is, if that is news.
+local function enforce_caps(room, worker, own_worker, own_room)
+  local set = redis.call('HMGET', room.prefix .. 'settings', 'worker', 'room')
+  local _, held = enforce_cap(room, 'held:' .. worker, tonumber(set[1] or own_worker), 0)
+  local _, all = enforce_cap(room, 'lru', tonumber(set[2] or own_room), 0)
+  return math.max(held, all)
+end

@@ -1,0 +1,39 @@
+-- include: lib/claims
+-- include: lib/journal
+-- include: lib/message
+
+-- Drop a copy: the one place that does (rule 10). A turn still in the record is one whose lease ran out.
+-- Hard beats soft: a hard eviction that was waiting for the turn's end is carried out whatever the reason is.
+-- A hard one deletes the snapshot and stands in `closing` until a worker has closed the copy or ended the session.
+local function drop_copy(room, session, record, mode, reason)
+  local prefix = room.prefix
+  redis.call('DEL', prefix .. 'session:' .. session)
+  if not record.worker then -- no copy, only remains of one: nothing to count, nobody to tell
+    redis.call('ZREM', prefix .. 'lru', session)
+    redis.call('ZREM', prefix .. 'activity', session)
+    return mode
+  end
+  if record.evict and string.sub(record.evict, 1, 4) == 'hard' then mode = 'hard' end
+  if record.turn then
+    free_claims(room, session, record)
+    redis.call('HINCRBY', prefix .. 'counters', 'lost', 1)
+  end
+  if record.state == 'live' then
+    redis.call('ZREM', prefix .. 'lru', session)
+    redis.call('ZREM', prefix .. 'held:' .. record.worker, session)
+    redis.call('ZREM', prefix .. 'activity', session)
+    if tonumber(redis.call('ZINCRBY', prefix .. 'signatures', -1, record.signature)) <= 0 then
+      redis.call('ZREM', prefix .. 'signatures', record.signature)
+    end
+    redis.call('HINCRBY', prefix .. 'counters', 'evictions:' .. reason, 1)
+  end
+  if mode == 'hard' then
+    redis.call('DEL', prefix .. 'snapshot:' .. session)
+    redis.call('HSET', prefix .. 'closing', session, record.worker .. ' ' .. record.generation)
+  end
+  local event = (reason == 'lost' or reason == 'moved') and reason or 'evicted'
+  note(room, event, 'session', session, 'worker', record.worker, 'generation', record.generation,
+    'mode', mode, 'reason', reason)
+  send(room, record.worker, session, mode, 'generation', record.generation, reason)
+  return mode
+end

@@ -1,0 +1,24 @@
+-- include: lib/drop
+-- include: lib/lease
+-- include: lib/record
+
+-- Whose turn holds a key: its record and the milliseconds left, or nil when the key is free. A lease that ran out
+-- without its end dooms its copy (rule 4): it is dropped here, and the key is free.
+local function holder(room, key)
+  local leases, aliases = room.prefix .. 'leases', room.prefix .. 'aliases'
+  if not redis.call('ZSCORE', leases, key) then return nil end
+  local session, record = key, read_record(room, key)
+  if not record.turn then
+    session = redis.call('HGET', aliases, key)
+    record = session and read_record(room, session) or {}
+  end
+  local left = lease_left(room, session, record)
+  if left > 0 then return record, left end
+  if record.turn then
+    drop_copy(room, session, record, 'soft', 'lost')
+  else
+    redis.call('ZREM', leases, key)
+    redis.call('HDEL', aliases, key)
+  end
+  return nil
+end

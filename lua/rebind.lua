@@ -1,0 +1,31 @@
+-- Move a running turn's lease to another key (rule 9): its conversation id rotated mid-turn.
+--
+-- KEYS[1]  the room's prefix
+-- ARGV     1 session  2 turn id  3 the new lease key
+-- Returns  {'bound'} | {'busy', worker, ms left} : another turn holds that key; the lease stays where it is
+-- Errors   LOST
+-- include: lib/claims
+-- include: lib/holder
+-- include: lib/room
+-- include: lib/turn
+local room = open_room(KEYS[1])
+local session, turn, key, prefix = ARGV[1], ARGV[2], ARGV[3], KEYS[1]
+local record = current_turn(room, session, turn)
+if not record then return redis.error_reply('LOST the turn is not current any more') end
+if (record.key or session) == key then return { 'bound' } end
+if key ~= session then
+  local holding, left = holder(room, key)
+  if holding then return { 'busy', holding.worker, left } end
+end
+local expiry = redis.call('ZSCORE', prefix .. 'leases', session)
+if record.key then
+  redis.call('ZREM', prefix .. 'leases', record.key)
+  redis.call('HDEL', prefix .. 'aliases', record.key)
+  redis.call('HDEL', prefix .. 'session:' .. session, 'key')
+  wake(room, record.key)
+end
+if key ~= session then
+  take_claims(room, session, key, expiry)
+  redis.call('HSET', prefix .. 'session:' .. session, 'key', key)
+end
+return { 'bound' }

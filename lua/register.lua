@@ -1,0 +1,36 @@
+-- A worker joins the room, or joins it again (rules 8, 15, 18).
+--
+-- KEYS[1]  the room's prefix
+-- ARGV     1 worker  2 lease, ms  3 schema version  4 epoch it knows ('': it is new)  5 floor
+--          6 address  7 host  8 pid  9 state: up | draining
+-- Returns  {epoch, ms of grace left}
+-- Errors   SCHEMA : the room belongs to another version
+-- Events   'up'
+-- include: lib/grace
+-- include: lib/journal
+-- include: lib/room
+-- include: lib/tick
+local room = open_room(KEYS[1])
+local worker, lease, schema, known, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], KEYS[1]
+local floor = tonumber(ARGV[5])
+if not (lease and lease > 0 and floor) then return redis.error_reply('BADARG register') end
+local have = redis.call('HGET', prefix .. 'settings', 'schema')
+if have and have ~= schema then return redis.error_reply('SCHEMA the room has schema ' .. have) end
+if not have then redis.call('HSET', prefix .. 'settings', 'schema', schema) end
+
+local epoch = redis.call('GET', prefix .. 'epoch')
+if not epoch then
+  epoch = next_tick(room, floor)
+  redis.call('SET', prefix .. 'epoch', epoch)
+  redis.call('DEL', prefix .. 'grace')
+end
+if known ~= '' and known ~= epoch then
+  redis.call('SET', prefix .. 'grace', string.format('%.0f %.0f', room.ms + lease, lease), 'NX')
+end
+redis.call('HSET', prefix .. 'worker:' .. worker, 'address', ARGV[6], 'host', ARGV[7], 'pid', ARGV[8],
+  'lease', lease, 'state', ARGV[9])
+redis.call('HSETNX', prefix .. 'worker:' .. worker, 'started', string.format('%.0f', room.ms))
+if redis.call('ZADD', prefix .. 'workers', string.format('%.0f', room.ms + lease), worker) == 1 then
+  note(room, 'up', 'worker', worker)
+end
+return { epoch, grace_left(room) }
