@@ -1,0 +1,55 @@
+"""Fixtures: every test that can run on fakeredis and on a real redis-server does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+
+from coordinator.private_redis import PrivateRedis, find_server
+from support import no_server
+
+_rooms = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PrivateRedis]:
+    """A real redis-server for the whole run."""
+    if not find_server():
+        no_server()
+    with PrivateRedis() as running:
+        yield running
+
+
+@pytest.fixture(params=["fake", "real"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """On what the test runs."""
+    return str(request.param)
+
+
+@pytest.fixture
+def source(backend: str, request: pytest.FixtureRequest) -> Any:
+    """What a Worker or Coordinator gets as `redis`: a URL of the real server, or a fakeredis client."""
+    if backend == "real":
+        return request.getfixturevalue("server").url
+    return fakeredis.FakeRedis(server=fakeredis.FakeServer())
+
+
+@pytest.fixture
+def client(source: Any) -> Iterator[redis.Redis]:
+    """A plain client to look into the same Redis."""
+    if isinstance(source, str):
+        with redis.Redis.from_url(source) as plain:
+            yield plain
+    else:
+        yield source
+
+
+@pytest.fixture
+def room() -> str:
+    """A room that no other test uses."""
+    return f"room-{next(_rooms)}"
