@@ -135,9 +135,7 @@ class AsyncLink(Link):
 
     def __init__(self, settings: Settings, library: Mapping[str, Script] | None = None) -> None:
         super().__init__(settings, library)
-        self._client = async_client(
-            settings.redis, timeout=settings.socket_timeout, connections=settings.connections
-        )
+        self._client = async_client(settings.redis, timeout=settings.socket_timeout, connections=settings.connections)
 
     async def close(self) -> None:
         await self._client.aclose()

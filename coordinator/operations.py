@@ -58,6 +58,19 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Evicted:
+    """What an eviction met: 'evicted' or 'marked' with the copy, 'absent', or 'closing'; see evict.lua."""
+
+    kind: str
+    worker: str = ""
+    generation: int = 0
+
+    @property
+    def found(self) -> bool:
+        return self.kind in ("evicted", "marked")
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A copy, or a turn that builds one, as its worker knows it."""
 
@@ -136,9 +149,7 @@ async def end(
     snapshot_ttl: int = 1,
 ) -> Ended:
     """`evict` is '<mode> <reason>' of an eviction that the turn itself wants."""
-    reply = await link.call(
-        "end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, ENDED_MS
-    )
+    reply = await link.call("end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, ENDED_MS)
     if reply[0] == b"evicted":
         return Ended(text(reply[1]), text(reply[2]))
     return Ended(over=int(reply[1]))
@@ -157,9 +168,10 @@ async def rebind(link: Link, session: str, turn: str, key: str) -> Busy | None:
     return None if reply[0] == b"bound" else Busy(text(reply[1]), int(reply[2]) / 1000, 0.0)
 
 
-async def evict(link: Link, session: str, mode: str, reason: str, worker: str = "") -> str:
-    """'evicted', 'marked', 'absent' or 'closing'; see evict.lua."""
-    return text((await link.call("evict", session, mode, reason, worker))[0])
+async def evict(link: Link, session: str, mode: str, reason: str, worker: str = "") -> Evicted:
+    """`worker` is a caller that can end the session itself."""
+    kind, *copy = await link.call("evict", session, mode, reason, worker)
+    return Evicted(text(kind), text(copy[0]), int(copy[1])) if copy else Evicted(text(kind))
 
 
 async def evict_many(

@@ -72,7 +72,12 @@ class AsyncCoordinator:
     _link: Link
 
     def __init__(
-        self, redis: Any = None, room: str | None = None, *, scripts: Mapping[str, Script] | None = None, **settings: Any
+        self,
+        redis: Any = None,
+        room: str | None = None,
+        *,
+        scripts: Mapping[str, Script] | None = None,
+        **settings: Any,
     ) -> None:
         self.settings = Settings.load(redis=redis, room=room, **settings)
         self._link = self._make_link(scripts)
@@ -151,7 +156,7 @@ class AsyncCoordinator:
     async def evict(self, session: str, mode: str = "soft", reason: str = "operator") -> bool:
         """Evict a session's agent wherever it is; mid-turn, at the turn's end. False when nobody holds one."""
         session_name(session), mode_name(mode), reason_name(reason)
-        return await ops.evict(self._link, session, mode, reason) in ("evicted", "marked")
+        return (await ops.evict(self._link, session, mode, reason)).found
 
     async def evict_signature(self, signature: str, mode: str = "soft", reason: str = "operator") -> int:
         """Evict every agent that was built with this signature; how many."""
@@ -185,9 +190,7 @@ class AsyncCoordinator:
             found.append(Event(text(name), int(text(name).split("-")[0]) / 1000, entry.pop("event", ""), entry))
         return found
 
-    async def _evict_all(
-        self, index: str, mode: str, reason: str, *, signature: str = "", worker: str = ""
-    ) -> int:
+    async def _evict_all(self, index: str, mode: str, reason: str, *, signature: str = "", worker: str = "") -> int:
         """Everything in an index, then what is being built and is in none."""
         mode_name(mode), reason_name(reason)
         count = 0
@@ -253,7 +256,12 @@ class Coordinator:
     """A room's state. Settings as in `Settings`: arguments, else GREENROOM_*."""
 
     def __init__(
-        self, redis: Any = None, room: str | None = None, *, scripts: Mapping[str, Script] | None = None, **settings: Any
+        self,
+        redis: Any = None,
+        room: str | None = None,
+        *,
+        scripts: Mapping[str, Script] | None = None,
+        **settings: Any,
     ) -> None:
         self._flows = _Flows(redis, room, scripts=scripts, **settings)
         self.settings = self._flows.settings
@@ -261,7 +269,9 @@ class Coordinator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:

@@ -88,7 +88,9 @@ def _canonical(value: Any, path: str) -> bytes:
         case Mapping():
             if not all(isinstance(name, str) for name in value):
                 raise ValueError(f"{path} cannot be signed: a mapping's keys must be strings")
-            return _tagged(b"m", b"".join(_canonical(k, path) + _canonical(value[k], f"{path}.{k}") for k in sorted(value)))
+            return _tagged(
+                b"m", b"".join(_canonical(k, path) + _canonical(value[k], f"{path}.{k}") for k in sorted(value))
+            )
         case AbstractSet():
             return _tagged(b"u", b"".join(sorted(_canonical(item, f"{path}[]") for item in value)))
         case list() | tuple():

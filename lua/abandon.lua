@@ -1,6 +1,6 @@
 -- The turn will not happen: its build failed, its caller stopped waiting or was cancelled (rules 5, 6, 7).
--- A build leaves nothing; a warm copy that was not used stays as it was; a place in line is given up. The turn id
--- is spent, so that a begin still on its way cannot take the lease behind us.
+-- A build leaves nothing, committed or not; a warm copy that was not used stays as it was; a place in line is given
+-- up. The turn id is spent, so that a begin still on its way cannot take the lease behind us.
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 session  2 turn id  3 lease key ('': the session)  4 '1': idle time counts for the copy
@@ -36,8 +36,8 @@ if record.turn == turn then
       redis.call('HSET', prefix .. 'closing', session, record.worker .. ' ' .. record.generation)
       answer = 'over'
     end
-  elseif mode then
-    drop_copy(room, session, record, mode, reason)
+  elseif mode or record.generation == record.fence then
+    drop_copy(room, session, record, mode or 'soft', reason or 'lost')
   else
     redis.call('HDEL', prefix .. 'session:' .. session, 'turn', 'lease', 'since', 'key')
     if ARGV[4] == '1' then redis.call('ZADD', prefix .. 'activity', string.format('%.0f', room.ms), session) end

@@ -9,9 +9,9 @@ from typing import Any
 import fakeredis
 import pytest
 import redis
+from support import no_server
 
 from coordinator.private_redis import PrivateRedis, find_server
-from support import no_server
 
 _rooms = itertools.count(1)
 

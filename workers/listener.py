@@ -1,0 +1,71 @@
+"""The eviction listener: one thread, its own connection. Messages are hints; whenever some may have been missed, reconcile."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from coordinator.clients import sync_client
+from coordinator.codec import message
+from coordinator.errors import CoordinatorUnavailable
+
+if TYPE_CHECKING:
+    from workers.engine import Engine
+
+logger = logging.getLogger("greenroom.listener")
+
+
+class Listener:
+    """Listens on the worker's channel, reconciles at every (re)subscribe and on a timer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._stopping = threading.Event()
+        self._subscribed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="greenroom-listener", daemon=True)
+
+    def start(self) -> None:
+        """Start, and wait until the channel is open: what is said from then on is heard."""
+        self._thread.start()
+        self._subscribed.wait(self._engine.settings.socket_timeout)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except (RedisError, OSError, CoordinatorUnavailable) as error:
+                logger.warning("not listening (%s), trying again", type(error).__name__)
+            except Exception:
+                logger.exception("the listener failed and goes on")
+            self._stopping.wait(random.uniform(0.05, 0.5))
+
+    def _listen(self) -> None:
+        engine = self._engine
+        settings = engine.settings
+        client = sync_client(settings.redis, timeout=settings.socket_timeout, connections=2)
+        due = time.monotonic() + settings.reconcile_every
+        try:
+            with client.pubsub() as channel:
+                channel.subscribe(engine.link.keys.channel(engine.worker))
+                while not self._stopping.is_set():
+                    item = channel.get_message(timeout=0.2)
+                    if item and item["type"] == "message":
+                        if (heard := message(item["data"])) is not None:
+                            engine.on_message(heard)
+                    elif (item and item["type"] == "subscribe") or time.monotonic() > due:
+                        due = time.monotonic() + settings.reconcile_every
+                        self._subscribed.set()
+                        engine.reconcile()
+                        engine.wake_all()
+        finally:
+            client.close()
+            client.connection_pool.disconnect()

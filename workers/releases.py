@@ -1,0 +1,126 @@
+"""Releases in the background: a few threads, a time limit for each release, nothing waits for any of it.
+
+A thread cannot be killed: a release that takes too long is given up on, its thread is replaced, and it ends when the release
+does. There are never more than `threads` releases in time, nor more than STUCK that are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+logger = logging.getLogger("greenroom.releases")
+
+#: Above so many stuck releases no thread is replaced any more: the rest waits.
+STUCK = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    what: str
+    action: Callable[[], None]
+    done: Future[None] = field(default_factory=Future)
+    started: float = 0.0
+    given_up: bool = False
+
+
+class Releases:
+    """A bounded pool. `failed` counts releases that raised or took too long."""
+
+    def __init__(self, threads: int, limit: float) -> None:
+        self._threads, self._limit = threads, limit
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._running: set[_Job] = set()
+        self._open: set[_Job] = set()
+        self._alive = 0
+        self.failed = 0
+
+    def submit(self, what: str, action: Callable[[], None]) -> Future[None]:
+        """Run an action in the background. `what` names it in the log."""
+        job = _Job(what, action)
+        with self._lock:
+            self._open.add(job)
+            spawn = self._alive < self._threads
+            self._alive += spawn
+        self._queue.put(job)
+        if spawn:
+            self._spawn()
+        return job.done
+
+    def check(self) -> None:
+        """Give up on what takes too long. Called by the beat, and by whoever waits."""
+        now = time.monotonic()
+        with self._lock:
+            late = [job for job in self._running if not job.given_up and now - job.started > self._limit]
+            for job in late:
+                job.given_up = True
+                self._open.discard(job)
+                self.failed += 1
+            stuck = sum(job.given_up for job in self._running)
+            spawn = len(late) if stuck <= STUCK else 0
+            self._alive += spawn - len(late)
+        for job in late:
+            logger.error("gave up on %s after %.1f s; its thread goes on", job.what, self._limit)
+            job.done.set_exception(TimeoutError(f"{job.what} took longer than {self._limit} s"))
+        for _ in range(spawn):
+            self._spawn()
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until everything submitted is done or given up on."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.check()
+            with self._lock:
+                waiting = [job.done for job in self._open]
+            if not waiting or time.monotonic() > deadline:
+                return not waiting
+            try:
+                waiting[0].exception(0.05)
+            except TimeoutError:
+                continue
+
+    def stop(self) -> None:
+        """No more releases: idle threads end."""
+        with self._lock:
+            ending, self._alive = self._alive, 0
+        for _ in range(ending):
+            self._queue.put(None)
+
+    def _spawn(self) -> None:
+        threading.Thread(target=self._work, name="greenroom-release", daemon=True).start()
+
+    def _work(self) -> None:
+        while job := self._queue.get():
+            with self._lock:
+                job.started = time.monotonic()
+                self._running.add(job)
+            error: BaseException | None = None
+            try:
+                job.action()
+            except BaseException as raised:
+                error = raised
+                logger.exception("%s failed", job.what)
+            job.action = _nothing  # it holds the agent, and this frame lives on
+            with self._lock:
+                self._running.discard(job)
+                self._open.discard(job)
+                replaced = job.given_up
+                self.failed += error is not None and not replaced
+            if not replaced and error is None:
+                job.done.set_result(None)
+            elif not replaced and error is not None:
+                job.done.set_exception(error)
+            error = None
+            if replaced:
+                return
+            del job
+
+
+def _nothing() -> None:
+    """In place of a release that is done."""
