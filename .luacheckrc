@@ -1,4 +1,4 @@
--- For the whole scripts, as `python -m coordinator.scripts DIR` writes them.
+-- For the whole scripts, as `coordinator.scripts.write` puts them together.
 std = "lua51"
 read_globals = { "redis", "cjson", "KEYS", "ARGV" }
 max_line_length = 120

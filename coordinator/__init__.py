@@ -1,4 +1,4 @@
-"""Greenroom's deciding half: who is in the room, who is on stage and who must go. State in Redis, changed by Lua only."""
+"""Greenroom's deciding half: who is in the room, who is on stage, who must go. State in Redis, changed by Lua only."""
 
 from coordinator.errors import (
     BuildFailed,

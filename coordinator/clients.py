@@ -1,8 +1,8 @@
 """Redis clients made from a description: a URL, or somebody else's client.
 
-The product never uses a caller's client: retries, decoding and timeouts differ, and a worker needs a sync client for its
-own threads beside the async one. Every client here keeps bytes, speaks RESP2 (one shape of replies on Redis 6.2, 7 and
-8), retries nothing by itself, and waits for a free connection instead of raising. Make them after fork.
+The product never uses a caller's client: retries, decoding and timeouts differ, and a worker needs a sync client for
+its own threads beside the async one. Every client here keeps bytes, speaks RESP2 (one shape of replies on Redis 6.2, 7
+and 8), retries nothing by itself, and waits for a free connection instead of raising. Make them after fork.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def sync_client(source: Any, *, timeout: float, connections: int) -> redis.Redis
     if fake := _fake(source):
         from fakeredis import FakeRedis
 
-        return FakeRedis(**fake, protocol=2)  # type: ignore[no-any-return]
+        client: redis.Redis = FakeRedis(**fake, protocol=2)
+        return client
     pool = redis.BlockingConnectionPool
     options = _options(timeout, connections) | {"retry": Retry(NoBackoff(), 0)}
     if isinstance(source, str):
@@ -43,7 +44,7 @@ def async_client(source: Any, *, timeout: float, connections: int) -> redis.asyn
     if fake := _fake(source):
         from fakeredis import FakeAsyncRedis
 
-        return FakeAsyncRedis(**fake, protocol=2)  # type: ignore[no-any-return]
+        return FakeAsyncRedis(**fake, protocol=2)
     pool = redis.asyncio.BlockingConnectionPool
     options = _options(timeout, connections) | {"retry": AsyncRetry(NoBackoff(), 0)}
     if isinstance(source, str):

@@ -1,7 +1,7 @@
 """The way to Redis: one flow, two drivers.
 
-Everything that talks to Redis is written once, as `async def`, on top of a `Link`. Over an `AsyncLink` it is awaited; over a
-`SyncLink` nothing in it ever suspends, and `run` drives it to its end in one step.
+Everything that talks to Redis is written once, as `async def`, on top of a `Link`. Over an `AsyncLink` it is awaited;
+over a `SyncLink` nothing in it ever suspends, and `run` drives it to its end in one step.
 """
 
 from __future__ import annotations

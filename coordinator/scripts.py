@@ -1,14 +1,13 @@
 """The Lua scripts: found, put together from their includes, and known by their digest.
 
 A line `-- include: lib/name` stands for that file; each file comes in once, before the script that asks for it, and a
-cycle is an error. `python -m coordinator.scripts DIR` writes the whole scripts to a folder, for luacheck.
+cycle is an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -49,7 +48,7 @@ def folder() -> Path:
 
 
 def load(name: str, change: Callable[[str, str], str] | None = None) -> Script:
-    """One script with its includes. `change(file, text)` may alter each file: how tests move the clock and break rules."""
+    """One script with its includes. `change(file, text)` may alter each file: tests move the clock so."""
     root = folder()
     seen: list[str] = []
 
@@ -74,7 +73,7 @@ def scripts() -> dict[str, Script]:
     return {name: load(name) for name in NAMES}
 
 
-if __name__ == "__main__":
-    target = Path(sys.argv[1])
+def write(target: Path) -> None:
+    """Write the whole scripts to a folder, for luacheck and for whoever wants to read them in one piece."""
     for script in scripts().values():
         (target / f"{script.name}.lua").write_text(script.source)

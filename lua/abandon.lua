@@ -9,7 +9,7 @@
 -- include: lib/claims
 -- include: lib/drop
 -- include: lib/lease
--- include: lib/queue
+-- include: lib/leave
 -- include: lib/record
 -- include: lib/room
 local room = open_room(KEYS[1])

@@ -4,11 +4,11 @@
 -- ARGV     1 worker  2 lease, ms  3 schema version  then session, turn id … : 256 pairs at most
 -- Returns  {epoch, state of the worker, session, turn id … } : the pairs are the turns that were lost
 -- Errors   UNKNOWNWORKER : join again; SCHEMA
--- include: lib/claims
 -- include: lib/full
 -- include: lib/lease
 -- include: lib/record
 -- include: lib/room
+-- include: lib/take
 local room = open_room(KEYS[1])
 local worker, lease, prefix = ARGV[1], tonumber(ARGV[2]), KEYS[1]
 local have = redis.call('HGET', prefix .. 'settings', 'schema')

@@ -13,11 +13,15 @@
 -- include: lib/drop
 -- include: lib/grace
 -- include: lib/holder
+-- include: lib/join
 -- include: lib/lease
+-- include: lib/leave
+-- include: lib/left
 -- include: lib/queue
+-- include: lib/read_snapshot
 -- include: lib/record
 -- include: lib/room
--- include: lib/snapshot
+-- include: lib/take
 -- include: lib/tick
 local room = open_room(KEYS[1])
 local session, worker, turn, signature, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -35,8 +39,8 @@ end
 if redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return redis.error_reply('ENDED the turn is over') end
 local record = read_record(room, session)
 if record.turn == turn and lease_left(room, session, record) > 0 then
-  if record.generation == record.fence then return { 'build', record.fence, read_snapshot(room, session, signature) } end
-  return { 'hit', record.fence, record.generation }
+  if record.generation ~= record.fence then return { 'hit', record.fence, record.generation } end
+  return { 'build', record.fence, read_snapshot(room, session, signature) }
 end
 
 local mine = record.worker == worker

@@ -6,7 +6,6 @@
 --          session, generation, signature, state, turn id ('': idle), fence, lease key, '1' if idle time counts
 -- Returns  for each copy 'keep' | 'soft' | 'hard' : release it that way
 -- Events   'adopted'; 'moved' of an older copy
--- include: lib/claims
 -- include: lib/drop
 -- include: lib/enter
 -- include: lib/grace
@@ -15,6 +14,7 @@
 -- include: lib/lease
 -- include: lib/record
 -- include: lib/room
+-- include: lib/take
 -- include: lib/tick
 local room = open_room(KEYS[1])
 local worker, lease, floor, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[1]

@@ -6,7 +6,7 @@
 -- Returns  {'live', over} : how far over a cap the room stays because of turns, if that is news, else 0
 -- Errors   LOST : the turn's lease ran out, or was never given
 -- Events   'built'; 'evicted' (lru), 'over-cap'
--- include: lib/caps
+-- include: lib/both_caps
 -- include: lib/enter
 -- include: lib/journal
 -- include: lib/room

@@ -8,7 +8,7 @@
 -- Returns  {'kept', over} | {'evicted', mode, reason}
 -- Errors   LOST : the turn's lease ran out, or was never given
 -- Events   'evicted', 'over-cap'
--- include: lib/caps
+-- include: lib/both_caps
 -- include: lib/claims
 -- include: lib/drop
 -- include: lib/room
@@ -20,9 +20,9 @@ local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
 local record = current_turn(room, session, turn)
 if not record or record.state ~= 'live' then
   local ended = redis.call('GET', prefix .. 'ended:' .. turn)
-  if not ended or ended == 'abandoned' or ended == 'over' then return redis.error_reply('LOST the turn is not current any more') end
   if ended == 'kept' then return { 'kept', 0 } end
-  local mode, reason = string.match(ended, '^(%l+) (%l+)$')
+  local mode, reason = string.match(ended or '', '^(%l+) (%l+)$')
+  if not mode then return redis.error_reply('LOST the turn is not current any more') end
   return { 'evicted', mode, reason }
 end
 

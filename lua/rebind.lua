@@ -4,9 +4,10 @@
 -- ARGV     1 session  2 turn id  3 the new lease key
 -- Returns  {'bound'} | {'busy', worker, ms left} : another turn holds that key; the lease stays where it is
 -- Errors   LOST
--- include: lib/claims
 -- include: lib/holder
+-- include: lib/queue
 -- include: lib/room
+-- include: lib/take
 -- include: lib/turn
 local room = open_room(KEYS[1])
 local session, turn, key, prefix = ARGV[1], ARGV[2], ARGV[3], KEYS[1]

@@ -1,4 +1,4 @@
-"""`AsyncWorker`: for programs on asyncio. The same flows as `Worker`, awaited; beat, listener and releases stay threads."""
+"""`AsyncWorker`: for asyncio. The same flows as `Worker`, awaited; beat, listener and releases stay threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AsyncTurn(TurnState):
 
 
 class AsyncWorker:
-    """A process that holds agents, on one event loop. `build` may be a coroutine function; a plain one runs in a thread."""
+    """A process that holds agents, on one event loop. A plain `build` runs in a thread, an async one on the loop."""
 
     def __init__(
         self,
@@ -143,10 +143,8 @@ class _LoopIO:
         return _LoopWaiter()
 
     async def build(self, request: BuildRequest) -> Any:
-        """A plain builder runs in a thread: it may take long. If nobody waits for its agent any more, it is released."""
-        if inspect.iscoroutinefunction(self._build) or inspect.iscoroutinefunction(
-            getattr(self._build, "__call__", None)
-        ):
+        """A plain builder runs in a thread. If nobody waits for its agent any more, it is released."""
+        if inspect.iscoroutinefunction(self._build):
             return await self._build(request)
         building = asyncio.get_running_loop().run_in_executor(None, self._build, request)
         try:

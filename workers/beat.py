@@ -1,4 +1,4 @@
-"""The beat: one thread that renews the heartbeat and the leases, and does a little maintenance. It outlives every error."""
+"""The beat: one thread renews heartbeat and leases and does a little maintenance. It outlives every error."""
 
 from __future__ import annotations
 

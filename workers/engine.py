@@ -1,7 +1,7 @@
 """What a worker is, apart from how its callers wait: copies, open turns, and the threads that keep both true.
 
-`Worker` and `AsyncWorker` share it. Its own work is done by plain threads over a sync link, also for the async worker: a
-blocked event loop must not stop renewal.
+`Worker` and `AsyncWorker` share it. Its own work is done by plain threads over a sync link, also for the async worker:
+a blocked event loop must not stop renewal.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Engine:
     # -- joining and leaving
 
     def start(self) -> None:
-        """Join the room, then keep the beat and listen. Everything that belongs to a process is made here, after fork."""
+        """Join the room, keep the beat and listen. Everything that belongs to a process is made here, after fork."""
         self._pid = os.getpid()
         # Two waits fit into the part of a lease behind FENCE_AT: to connect, and for an answer.
         self.link = SyncLink(
@@ -184,7 +184,7 @@ class Engine:
                 self._idle.notify_all()
 
     def end_orphans(self) -> None:
-        """Turns that nobody has hold of any more and that were never ended (H9): their agents are in an unknown state."""
+        """Turns that nobody has hold of any more and that were never ended (H9); their agents cannot be trusted."""
         while self._orphans:
             turn_id, session, hold = self._orphans.popleft()
             self._forget(turn_id)
@@ -357,9 +357,7 @@ class Engine:
 
     def _claim(self, copy: Copy, turn: TurnState | None) -> ops.Claim:
         turn_id, fence, key = (turn.id, turn.fence, turn._key) if turn else ("", copy.generation, "")
-        return ops.Claim(
-            copy.session, copy.generation, copy.signature, "live", turn_id, fence, key, self.counts(copy)
-        )
+        return ops.Claim(copy.session, copy.generation, copy.signature, "live", turn_id, fence, key, self.counts(copy))
 
     def _dismissed(self, claim: ops.Claim, mode: str) -> None:
         """Redis does not know this copy as ours."""

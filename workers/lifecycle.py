@@ -8,29 +8,29 @@ from typing import Any
 class Lifecycle:
     """Override what your agents do differently. Each default acts only on what the agent has.
 
-    `release`, `close`, `keep`, `interrupt` and `end_session` run on a background thread, never on the path of a turn; for an
-    `AsyncWorker` they may be coroutines, which run on its event loop. `last_activity` and `snapshot` are called at the end
-    of a turn and should be quick.
+    `release`, `close`, `keep`, `interrupt` and `end_session` run on a background thread, never on the path of a turn;
+    for an `AsyncWorker` they may be coroutines, which run on its event loop. `last_activity` and `snapshot` are called
+    at the end of a turn and should be quick.
     """
 
-    def keep(self, agent: Any) -> None:
+    def keep(self, agent: Any) -> Any:
         """Put what must outlive the agent (memory, notes) where it belongs, before it is released or closed."""
         return _call(agent, "commit_memory_session")
 
-    def release(self, agent: Any) -> None:
+    def release(self, agent: Any) -> Any:
         """Softly: the session may go on. Closes LLM clients; leaves its processes, sandbox and browser alone."""
         return _call(agent, "release_clients") if hasattr(agent, "release_clients") else _call(agent, "close")
 
-    def close(self, agent: Any) -> None:
+    def close(self, agent: Any) -> Any:
         """Hard: the session is over, and its task state with it."""
         _call(agent, "shutdown_memory_provider")
         return _call(agent, "close") if hasattr(agent, "close") else _call(agent, "release_clients")
 
-    def interrupt(self, agent: Any) -> None:
+    def interrupt(self, agent: Any) -> Any:
         """Ask the running turn to stop soon."""
         return _call(agent, "interrupt")
 
-    def end_session(self, session: str) -> None:
+    def end_session(self, session: str) -> Any:
         """The session is over and nobody holds an agent for it. Runs once in the whole fleet."""
 
     def last_activity(self, agent: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""The eviction listener: one thread, its own connection. Messages are hints; whenever some may have been missed, reconcile."""
+"""The eviction listener: one thread, one connection. Messages are hints; when some may be missed, it reconciles."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def collect_and_trim() -> None:
 class MemoryGuard:
     """Decides, beat by beat. Pure: the caller measures and sheds.
 
-    Over the limit it sheds an eighth of the idle agents at a time. After two batches that freed nothing it gives up, and starts
-    again when memory was below the limit, or has grown by another eighth.
+    Over the limit it sheds an eighth of the idle agents at a time. After two batches that freed nothing it gives up,
+    and starts again when memory was below the limit, or has grown by another eighth.
     """
 
     before: int = 0  #: resident when the last batch was shed; 0: none was

@@ -1,7 +1,7 @@
 """Releases in the background: a few threads, a time limit for each release, nothing waits for any of it.
 
-A thread cannot be killed: a release that takes too long is given up on, its thread is replaced, and it ends when the release
-does. There are never more than `threads` releases in time, nor more than STUCK that are not.
+A thread cannot be killed: a release that takes too long is given up on, its thread is replaced, and it ends when the
+release does. There are never more than `threads` releases in time, nor more than STUCK that are not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGTERM drains, where nobody else has installed a handler: turns end, copies are released, then the process exits with 0."""
+"""SIGTERM drains, where nobody else has a handler: turns end, copies are released, the process exits with 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class DrainOnTerminate:
-    """Installed by the first worker of the main thread. The drain runs on its own thread: the main one may be mid-turn."""
+    """For the first worker of the main thread. The drain has a thread of its own: the main one may be mid-turn."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave = leave

@@ -1,7 +1,7 @@
 """A turn from begin to end: one flow for threads and asyncio.
 
-The flows are written against an `IO`: how to wait, how to build, how to finish what must not be cut off. `workers/worker.py`
-and `workers/aio.py` each bring one.
+The flows are written against an `IO`: how to wait, how to build, how to finish what must not be cut off.
+`workers/worker.py` and `workers/aio.py` each bring one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Hold:
 class IO(Protocol):
     """What differs between threads and asyncio."""
 
-    link: Link
+    @property
+    def link(self) -> Link:
+        """The way to Redis."""
 
     def waiter(self) -> Waiter:
         """Something to wait with until the session is free."""
@@ -238,7 +240,7 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted) 
 
 
 async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseException | None) -> None:
-    """End the turn; not to be cut off. Raises LeaseLost if its claim was lost, unless the body raised: then that is what the caller sees."""
+    """End the turn; not to be cut off. Raises LeaseLost if its claim was lost, unless the body raised already."""
     copy = turn._copy
     assert copy is not None
     snapshot, digest = _snapshot(engine, copy)

@@ -40,7 +40,7 @@ class Turn(TurnState):
 
 
 class Worker:
-    """A process that holds agents. `build(request)` makes one; settings as in `Settings`: arguments, else GREENROOM_*."""
+    """A process that holds agents; `build(request)` makes one. Settings are arguments, else GREENROOM_*."""
 
     def __init__(
         self,

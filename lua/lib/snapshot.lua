@@ -1,9 +1,3 @@
--- The session's snapshot, if an agent with this signature wrote it.
-local function read_snapshot(room, session, signature)
-  local saved = redis.call('HMGET', room.prefix .. 'snapshot:' .. session, 'signature', 'data')
-  return saved[1] == signature and saved[2] or ''
-end
-
 -- Keep what makes a rebuilt agent warm. Only from commit and end, under their turn's fence (rule 12).
 local function write_snapshot(room, session, record, data, ttl)
   if data == '' then return end
