@@ -31,7 +31,7 @@ def sync_client(source: Any, *, timeout: float, connections: int) -> redis.Redis
 
         client: redis.Redis = FakeRedis(**fake, protocol=2)
         return client
-    pool = redis.BlockingConnectionPool
+    pool: Any = redis.BlockingConnectionPool
     options = _options(timeout, connections) | {"retry": Retry(NoBackoff(), 0)}
     if isinstance(source, str):
         return redis.Redis(connection_pool=pool.from_url(source, **options))
@@ -45,7 +45,7 @@ def async_client(source: Any, *, timeout: float, connections: int) -> redis.asyn
         from fakeredis import FakeAsyncRedis
 
         return FakeAsyncRedis(**fake, protocol=2)
-    pool = redis.asyncio.BlockingConnectionPool
+    pool: Any = redis.asyncio.BlockingConnectionPool
     options = _options(timeout, connections) | {"retry": AsyncRetry(NoBackoff(), 0)}
     if isinstance(source, str):
         return redis.asyncio.Redis(connection_pool=pool.from_url(source, **options))

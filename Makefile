@@ -1,0 +1,41 @@
+# `make demo` and `make test` do all their set-up themselves: Python ≥ 3.11 and make are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint model format clean
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Greenroom needs Python 3.11 or later, this is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## three workers, sixty chats, twenty seconds
+	@$(BIN)/greenroom demo $(ARGS)
+
+test: $(READY) ## everything but lint: on fakeredis and on a real redis-server, with coverage
+	@$(BIN)/coverage erase
+	@COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n 2 --cov --cov-report= $(ARGS)
+	@$(BIN)/coverage report --fail-under=95
+
+lint: $(READY) ## ruff, mypy --strict, and luacheck where it is installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	@rm -rf $(VENV)/lua && mkdir -p $(VENV)/lua
+	@$(BIN)/python -c 'import pathlib, coordinator.scripts as s; s.write(pathlib.Path("$(VENV)/lua"))'
+	@if command -v luacheck >/dev/null; then luacheck -q $(VENV)/lua/*.lua --config .luacheckrc; \
+	else echo "luacheck is not installed: Lua is not linted"; test -z "$$CI"; fi
+
+model: $(READY) ## the state machine, for longer
+	GREENROOM_MODEL_EXAMPLES=5000 $(BIN)/python -m pytest tests/model -n 2 --timeout 3600 $(ARGS)
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) dist .coverage* .hypothesis .mypy_cache .ruff_cache .pytest_cache
