@@ -18,7 +18,7 @@ demo: $(READY) ## three workers, sixty chats, twenty seconds
 
 test: $(READY) ## everything but lint: on fakeredis and on a real redis-server, with coverage
 	@$(BIN)/coverage erase
-	@COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n 2 --cov --cov-report= $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --cov --cov-report= $(ARGS)
 	@$(BIN)/coverage report --fail-under=95
 
 lint: $(READY) ## ruff, mypy --strict, and luacheck where it is installed

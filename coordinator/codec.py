@@ -34,9 +34,14 @@ def pack(value: Any, limit: int) -> bytes:
     return data
 
 
-def unpack(data: bytes) -> Any:
-    """What `pack` wrote. Plain data only: no extension type, no object of ours."""
-    return msgpack.unpackb(data, raw=False, strict_map_key=False, max_buffer_size=1 << 26)
+def unpack(data: bytes, limit: int) -> Any:
+    """What `pack` wrote, under the same limit. Plain data only; ValueError for anything else."""
+    if len(data) > limit:
+        raise ValueError(f"a snapshot may have {limit} bytes; this one has {len(data)}")
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except Exception as error:  # msgpack's own errors have no common base
+        raise ValueError(f"a snapshot that is not msgpack: {type(error).__name__}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +68,5 @@ def message(data: bytes) -> Message | None:
         if not all(isinstance(word, str) for word in words.values()):
             return None
         return Message(generation=int(raw.get("generation", 0)), fence=int(raw.get("fence", 0)), **words)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None

@@ -214,8 +214,7 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
 
 async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted) -> None:
     """Build, and enter the copy into the room. Whatever fails leaves no lease, no record and no agent."""
-    snapshot = unpack(granted.snapshot) if granted.snapshot else None
-    request = BuildRequest(turn.session, turn.config, turn.signature, snapshot, granted.fence)
+    request = BuildRequest(turn.session, turn.config, turn.signature, _kept(engine, granted), granted.fence)
     copy: Copy | None = None
     try:
         if engine.is_closing(turn.session):  # a hard close tears down what belongs to the session id: it goes first
@@ -299,6 +298,15 @@ async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException
             engine.end_session(turn.session, turn.fence)
     except CoordinatorUnavailable:
         logger.warning("a turn could not be abandoned, its lease has to run out: %r", turn)
+
+
+def _kept(engine: Engine, granted: ops.Granted) -> Any:
+    """What the last turn kept for a rebuild. One that cannot be read is as good as none."""
+    try:
+        return unpack(granted.snapshot, engine.settings.snapshot_limit) if granted.snapshot else None
+    except ValueError as error:
+        logger.warning("%s: the agent comes back cold", error)
+        return None
 
 
 def _snapshot(engine: Engine, copy: Copy) -> tuple[bytes, bytes]:
