@@ -132,19 +132,13 @@ def open_room(options: argparse.Namespace) -> Coordinator:
         raise BadUsage("the Redis URL cannot be read: redis://[[user]:password@]host[:port][/db]") from None
 
 
-# -- arguments
+def _matching(pattern: str, rule: str, make: Callable[[str], Any] = str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{rule}, not {ascii(text)[:40]}")
+        return make(text)
 
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number above zero, not {ascii(text)[:40]}")
-    return int(text)
-
-
-def _entry(text: str) -> str:
-    if not re.fullmatch(r"-|[0-9]{1,18}(-[0-9]{1,18})?", text):
-        raise argparse.ArgumentTypeError(f"an entry of the journal such as 1794977952081-0, not {ascii(text)[:40]}")
-    return text
+    return read
 
 
 def _limits_of(words: Iterable[str]) -> Limits:
@@ -162,15 +156,15 @@ def _limits_of(words: Iterable[str]) -> Limits:
     return Limits(**values)
 
 
-_LIMIT: dict[str, Any] = {"type": _count, "metavar": "N", "help": "at most so many"}
+_COUNT = _matching("[1-9][0-9]{0,8}", "a whole number above zero", int)
+_ENTRY = _matching("-|[0-9]{1,18}(-[0-9]{1,18})?", "an entry of the journal such as 1794977952081-0")
+_LIMIT: dict[str, Any] = {"type": _COUNT, "metavar": "N", "help": "at most so many"}
 _NEWEST = _LIMIT | {"help": "the newest N (default: 20; with --since: all)"}
-_SINCE = {"type": _entry, "default": "-", "metavar": "ID", "help": "what came after this entry, or Unix time in ms"}
+_SINCE = {"type": _ENTRY, "default": "-", "metavar": "ID", "help": "what came after this entry, or Unix time in ms"}
 _HARD = {"action": "store_true", "help": "the session is over: close its agent, drop its snapshot"}
 _CLEAR = {"action": "store_true", "help": "give every worker its own limits back"}
 _EXAMPLE = "room=512 worker=128 idle_ttl=3600 memory=4GiB; one that is not named, or none, is no limit"
-
-
-# -- commands
+_LIMITS = {"nargs": "*", "metavar": "NAME=VALUE", "help": _EXAMPLE}
 
 
 @core("status", "show a room at a glance")
@@ -185,7 +179,7 @@ def status(room: Coordinator, options: argparse.Namespace) -> int:
         "workers": {kind: kinds.count(kind) for kind in ("up", "draining", "dead")},
         "sessions": {state: sum(one.state == state for one in sessions) for state in ("live", "building")}
         | {"mid_turn": sum(bool(one.turn) for one in sessions)},
-        "limits": None if limits is None else asdict(limits),
+        "limits": limits and asdict(limits),
         "hit_rate": rate,
         "counters": counters,
     }
@@ -197,12 +191,9 @@ def status(room: Coordinator, options: argparse.Namespace) -> int:
 def sessions(room: Coordinator, options: argparse.Namespace) -> int:
     found, rows = room.sessions(options.limit), []
     for one in found:
-        doing = (
-            f"turn for {span(one.running)}" if one.turn else "idle" if one.idle is None else f"idle {span(one.idle)}"
-        )
+        doing = f"turn {span(one.running)}" if one.turn else f"idle {span(one.idle)}"
         rows.append((one.session, one.worker, one.state, doing, one.signature[:12], one.fence, one.evict))
-    titles = ("session", "worker", "state", "doing", "signature", "fence", "to evict")
-    return show(options, [asdict(one) for one in found], titles, rows)
+    return show(options, found, ("session", "worker", "state", "doing", "signature", "fence", "to evict"), rows)
 
 
 @core("workers", "list the workers of a room")
@@ -212,8 +203,7 @@ def workers(room: Coordinator, options: argparse.Namespace) -> int:
         beat = "over" if one.heartbeat_left <= 0 else span(one.heartbeat_left)
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started))
         rows.append((one.worker, one.state, one.held, beat, started, one.host, one.pid, one.address))
-    titles = ("worker", "state", "held", "beat left", "started", "host", "pid", "address")
-    return show(options, [asdict(one) for one in found], titles, rows)
+    return show(options, found, ("worker", "state", "held", "beat", "started", "host", "pid", "address"), rows)
 
 
 @core("events", "show the journal, oldest first", _since=_SINCE, _limit=_NEWEST)
@@ -226,7 +216,7 @@ def events(room: Coordinator, options: argparse.Namespace) -> int:
     for one in found:
         about = {name: value for name, value in one.fields.items() if name != "session"}
         rows.append((one.id, clock(one.at), one.event, one.fields.get("session", ""), _words(about)))
-    return show(options, [asdict(one) for one in found], ("id", "time", "event", "session", "about"), rows)
+    return show(options, list(found), ("id", "time", "event", "session", "about"), rows)
 
 
 @core("evict", "evict a session's agent wherever it is", session={"metavar": "SESSION"}, _hard=_HARD)
@@ -236,18 +226,18 @@ def evict(room: Coordinator, options: argparse.Namespace) -> int:
     answer = {"session": options.session, "mode": mode, "found": found}
     if found:
         return show(options, answer, (), [(f"evicted {options.session} ({mode}); if a turn runs, at its end",)])
-    nobody = f"nobody holds an agent for {options.session}"
-    if options.hard:  # the room has taken it down, all the same
-        return show(options, answer, (), [(f"{nobody}; a worker ends the session",)])
-    return fail(nobody)
+    if options.hard:  # the room has noted it, all the same
+        return show(options, answer, (), [(f"nobody holds an agent for {options.session}; a worker ends the session",)])
+    return fail(f"nobody holds an agent for {options.session}")
 
 
 @core("sweep", "evict what has been idle for longer than the room's idle_ttl")
 def sweep(room: Coordinator, options: argparse.Namespace) -> int:
     limits, idle = room.limits(), room.sweep()
     ttl = limits.idle_ttl if limits else None
-    none = "the room sets no idle_ttl (see `greenroom limits`): each worker sweeps by its own"
-    line = none if ttl is None else f"evicted {idle} that were idle for longer than {span(ttl)}"
+    line = f"evicted {idle} that were idle for longer than {span(ttl)}"
+    if ttl is None:
+        line = "the room sets no idle_ttl (see `greenroom limits`): each worker sweeps by its own"
     return show(options, {"idle": idle, "idle_ttl": ttl}, (), [(line,)])
 
 
@@ -258,28 +248,21 @@ def drain(room: Coordinator, options: argparse.Namespace) -> int:
     return show(options, {"worker": options.worker, "state": "draining"}, (), [(f"{options.worker} drains",)])
 
 
-_LIMITS = {"nargs": "*", "metavar": "NAME=VALUE", "help": _EXAMPLE}
-
-
 @core("limits", "show or set the room's limits, which go before the workers' own", limit=_LIMITS, _clear=_CLEAR)
 def limits(room: Coordinator, options: argparse.Namespace) -> int:
     if options.clear and options.limit:
         raise BadUsage("either --clear or limits to set, not both")
     if options.limit or options.clear:
         room.set_limits(_limits_of(options.limit) if options.limit else None)
-    found = room.limits()
-    if found is None:
+    if (found := room.limits()) is None:
         return show(options, None, (), [("the room sets no limits: each worker's own apply",)])
-    return show(options, asdict(found), (), [(name, _words(value)) for name, value in asdict(found).items()])
-
-
-# -- printing
+    return show(options, found, (), [(name, _words(value)) for name, value in asdict(found).items()])
 
 
 def show(options: argparse.Namespace, value: Any, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
     """A value as JSON, if that is wanted, or its rows as columns. In a pipe nothing is folded."""
     if options.json:
-        print(json.dumps(value, indent=2))
+        print(json.dumps(value, indent=2, default=asdict))
         return 0
     table = Table(*titles, box=None, show_header=bool(titles), pad_edge=False, header_style="bold")
     for row in rows:

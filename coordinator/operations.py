@@ -232,6 +232,12 @@ async def closed(link: Link, worker: str, endings: Iterable[tuple[str, int]]) ->
         await link.call("closed", worker, *flat)
 
 
+async def closing_mode(link: Link, session: str, worker: str, generation: int) -> str:
+    """How a copy that is not in the room any more is to be released: 'hard' if its hard close is still to be done."""
+    entry = await link.read("HGET", link.keys.closing, session)
+    return "hard" if text(entry) == f"{worker} {generation}" else "soft"
+
+
 async def claim(link: Link, worker: str, lease: int, floor: int, copies: Sequence[Claim]) -> list[str]:
     """For each copy 'keep', 'soft' or 'hard'; at most BATCH of them."""
     flat: list[str | int] = []

@@ -6,6 +6,7 @@ Times are seconds of the monotonic clock, which all processes of a machine share
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -248,8 +249,8 @@ def _waited(history: History) -> set[int]:
     """Fences of the turns that were asked for while another turn had the session."""
     waited = set()
     for turns in _by_session(history).values():
-        for before, turn in zip(turns, turns[1:], strict=False):
-            if turn.asked < before.leaving:
+        for before, turn in itertools.pairwise(turns):
+            if turn.asked < before.left:
                 waited.add(turn.fence)
     return waited
 

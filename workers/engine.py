@@ -70,12 +70,14 @@ class Engine:
         self.draining = False
         self.epoch = ""
         self._scripts = scripts
-        self._turns: dict[str, weakref.ref[TurnState]] = {}  # by turn id
+        self._turns: dict[str, weakref.ref[TurnState]] = {}  # by turn id: those to be renewed
+        self._unfinished: set[str] = set()  # turn ids, until Redis has heard of their end
         self._idle = threading.Condition()
         self._wakes: dict[str, Callable[[], None]] = {}
         self._closing: dict[str, Future[None]] = {}
         self._ending: set[tuple[str, int]] = set()
         self._joining = threading.RLock()
+        self._releasing = threading.RLock()
         self._orphans: collections.deque[tuple[str, str, Hold]] = collections.deque()
         self._pid = 0
         self._left = False
@@ -131,10 +133,10 @@ class Engine:
         self.draining = True
         self._quietly("drain", lambda: run(ops.drain(self.link, self.worker)))
         with self._idle:
-            done = self._idle.wait_for(lambda: not self._turns, self.settings.drain_for)
+            done = self._idle.wait_for(lambda: not self._unfinished, self.settings.drain_for)
         if not done:
             logger.warning(
-                "leaving with %d turns open after %.0f s: they are lost", len(self._turns), self.settings.drain_for
+                "leaving with %d turns open after %.0f s: they are lost", len(self._unfinished), self.settings.drain_for
             )
         with self._joining:
             if self._left:
@@ -168,26 +170,28 @@ class Engine:
         self.floor = max(self.floor, turn.fence)
         with self._idle:
             self._turns[turn.id] = weakref.ref(turn)
+            self._unfinished.add(turn.id)
         turn._finalizer = weakref.finalize(turn, self._orphans.append, (turn.id, turn.session, turn._hold))
         turn._finalizer.atexit = False
 
     def close(self, turn: TurnState) -> None:
-        """The turn is not renewed any more."""
+        """The turn is about to end: it is not renewed any more."""
         if turn._finalizer:
             turn._finalizer.detach()
-        self._forget(turn.id)
+        with self._idle:
+            self._turns.pop(turn.id, None)
 
-    def _forget(self, turn_id: str) -> None:
+    def finished(self, turn_id: str) -> None:
+        """The turn has ended, as far as that could be done: a worker that leaves need not wait for it."""
         with self._idle:
             self._turns.pop(turn_id, None)
-            if not self._turns:
-                self._idle.notify_all()
+            self._unfinished.discard(turn_id)
+            self._idle.notify_all()
 
     def end_orphans(self) -> None:
         """Turns that nobody has hold of any more and that were never ended (H9); their agents cannot be trusted."""
         while self._orphans:
             turn_id, session, hold = self._orphans.popleft()
-            self._forget(turn_id)
             logger.warning("a turn on %r was dropped without its end", session)
             mode = "soft"
             try:
@@ -198,6 +202,7 @@ class Engine:
                 if copy := hold.copy:
                     self.discard(copy.session, copy.generation, mode, "lost")
                     self.unpin(copy)
+                self.finished(turn_id)
 
     def turns(self) -> list[TurnState]:
         with self._idle:
@@ -240,16 +245,20 @@ class Engine:
     # -- copies and their releases
 
     def unpin(self, copy: Copy) -> None:
-        if gone := self.copies.unpin(copy):
-            self.release(gone)
+        with self._releasing:
+            if gone := self.copies.unpin(copy):
+                self.release(gone)
 
     def discard(self, session: str, generation: int, mode: str, reason: str) -> None:
         """The copy must go, now or when its turn is over."""
-        if gone := self.copies.discard(session, generation, mode, reason):
-            self.release(gone)
+        with self._releasing:
+            if gone := self.copies.discard(session, generation, mode, reason):
+                self.release(gone)
 
     def is_closing(self, session: str) -> bool:
-        return session in self._closing
+        """Whether a hard close of this session is under way here."""
+        with self._releasing:  # nobody is between taking the copy out and handing it on
+            return session in self._closing
 
     def await_closing(self, session: str) -> None:
         """Wait for the hard close of this session that is under way here; it has its time limit."""

@@ -138,10 +138,7 @@ async def open_turn(engine: Engine, io: IO, turn: TurnState) -> None:
     while True:
         granted, copy = await _begin(engine, io, turn)
         if granted.fresh:
-            if copy:
-                engine.unpin(copy)
-                engine.discard(copy.session, copy.generation, "soft", "moved")
-            await _build(engine, io, turn, granted)
+            await _build(engine, io, turn, granted, copy)
             return
         if copy and copy.generation == granted.generation:
             turn._hold.copy = copy
@@ -151,6 +148,7 @@ async def open_turn(engine: Engine, io: IO, turn: TurnState) -> None:
             engine.unpin(copy)
         engine.close(turn)
         await io.finish(ops.end(io.link, turn.session, turn.id, engine.limits, counts=False, evict="soft lost"))
+        engine.finished(turn.id)
         turn.id = f"{engine.worker}/{secrets.token_hex(8)}"
 
 
@@ -212,11 +210,13 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
         engine.forget_wake(turn.id)
 
 
-async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted) -> None:
+async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, old: Copy | None) -> None:
     """Build, and enter the copy into the room. Whatever fails leaves no lease, no record and no agent."""
     request = BuildRequest(turn.session, turn.config, turn.signature, _kept(engine, granted), granted.fence)
     copy: Copy | None = None
     try:
+        if old:
+            await _supersede(engine, io, old)
         if engine.is_closing(turn.session):  # a hard close tears down what belongs to the session id: it goes first
             await io.blocking(lambda: engine.await_closing(turn.session))
         try:
@@ -235,7 +235,18 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted) 
         if copy:
             engine.discard(copy.session, copy.generation, "soft", "lost")
             engine.unpin(copy)
+        engine.finished(turn.id)
         raise
+
+
+async def _supersede(engine: Engine, io: IO, old: Copy) -> None:
+    """Our copy is not the session's any more. If a reset's message is still on its way, it is a hard close."""
+    mode = "soft"
+    try:
+        mode = await ops.closing_mode(io.link, old.session, engine.worker, old.generation)
+    finally:
+        engine.discard(old.session, old.generation, mode, "moved")
+        engine.unpin(old)
 
 
 async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseException | None) -> None:
@@ -276,6 +287,7 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
             engine.warn_over(ended.over)
     finally:
         engine.unpin(copy)
+        engine.finished(turn.id)
     if turn.lost and error is None:
         raise LeaseLost(f"the lease on {turn.session!r} was lost during the turn; its end was not accepted")
 

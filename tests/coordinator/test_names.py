@@ -21,12 +21,14 @@ from coordinator.settings import Settings, limits_from
 from coordinator.signature import sign
 
 
-@pytest.mark.parametrize("name", ["a", "telegram:12345", "ü" * 256, "{x}*?", "a b", "<b>", "‮rtl", "x" * 512])
+@pytest.mark.parametrize("name", ["a", "telegram:12345", "ü" * 256, "{x}*?", "a b", "<b>", "\u202ertl", "x" * 512])
 def test_sessions_that_are_allowed(name: str) -> None:
     assert session_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "x" * 513, "ü" * 257, "a\nb", "a\x00", "\x1b[31m", "a\x9fb", "\ud800", 7, None, b"x"])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 513, "ü" * 257, "a\nb", "a\x00", "\x1b[31m", "a\x9fb", "\ud800", 7, None, b"x"]
+)
 def test_sessions_that_are_not(name: Any) -> None:
     with pytest.raises(InvalidName, match=r"a session is 1–512 bytes of UTF-8 without control characters"):
         session_name(name)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import redis
+from support import no_server
 
 from coordinator.private_redis import NoRedisServer, PrivateRedis, find_server
-from support import no_server
 
 
 def test_it_starts_stops_and_comes_back_on_its_port() -> None:

@@ -36,7 +36,9 @@ def test_a_script_fits_into_a_head(path: Path) -> None:
 
 
 def test_every_error_code_in_lua_has_its_exception() -> None:
-    found = {code for script in scripts.scripts().values() for code in re.findall(r"error_reply\('(\w+)", script.source)}
+    found = {
+        code for script in scripts.scripts().values() for code in re.findall(r"error_reply\('(\w+)", script.source)
+    }
     assert found - {"BADARG"} == set(_CODES)
 
 

@@ -1,4 +1,4 @@
-"""Agents as a chat gateway has them, and a cast that builds them, writes down what becomes of each, and can hold things up.
+"""Agents as a chat gateway has them, and a cast that builds them, writes down what becomes of each, and can hold it up.
 
 A record outlives its agent and never refers to it: whoever wants to know whether an agent was really let go can tell.
 """
@@ -17,7 +17,7 @@ from workers import Lifecycle
 from workers.turns import BuildRequest
 
 #: A gate that nobody opens gives way by itself: a test that failed must still end.
-PATIENCE = 30.0
+patience = 30.0
 
 
 class Client:
@@ -200,6 +200,9 @@ class Cast:
     def build(self, request: BuildRequest) -> Agent:
         """What a Worker gets as its builder."""
         self.pass_gate(f"build:{request.session}")
+        return self.make(request)
+
+    def make(self, request: BuildRequest) -> Agent:
         config = dict(request.config) if isinstance(request.config, dict) else {}
         if config.get("broken"):
             raise ConnectionError("the provider does not answer")
@@ -222,7 +225,7 @@ class Cast:
 
     def pass_gate(self, gate: str) -> None:
         if event := self._gates.get(gate):
-            event.wait(PATIENCE)
+            event.wait(patience)
 
 
 class CastLifecycle(Lifecycle):

@@ -2,61 +2,82 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from coordinator.scripts import Script
 from support import movable
 
-#: name → file, what stands there, what is put in its place
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """In this Lua file, `old` becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+_TOLD = "if redis.call('HSETNX', room.prefix .. 'over', index, over) == 0 then"
+_HIT = "record.state == 'live' and mine and record.generation == generation and record.signature == signature"
+_ADOPTED = """generation ~= '0'
+if hit then
+  record.generation = generation
+  redis.call('HSET', prefix .. 'session:' .. session, 'worker', worker, 'generation', generation)
+end"""
+_ALL_GO = """redis.call('DEL', prefix .. 'session:' .. session)
+  for _, other in ipairs(redis.call('ZRANGE', prefix .. 'lru', 0, -1)) do
+    redis.call('DEL', prefix .. 'session:' .. other)
+  end"""
+_COUNTED = """if not hit then redis.call('ZADD', prefix .. 'lru', fence, session) end
+if queued then"""
+
 RULES = {
-    "the newest goes": ("lib/caps", "redis.call('ZRANGE', key, offset, last - 1)", "redis.call('ZREVRANGE', key, offset, last - 1)"),
-    "no cap": ("lib/caps", "if excess <= 0 then", "if true then"),
-    "a cap where none is set": ("lib/caps", "local excess = cap and", "cap = cap or 8\n  local excess = cap and"),
-    "a skipped victim is replaced": ("lib/caps", "local last = math.min(excess, offset + 64)", "local last = excess + 64"),
-    "victims mid-turn": ("lib/caps", "if lease_left(room, session, record) == 0 then", "if true then"),
-    "told every time": ("lib/caps", "if redis.call('HSETNX', room.prefix .. 'over', index, over) == 0 then", "if false then"),
-    "told never": ("lib/caps", "if redis.call('HSETNX', room.prefix .. 'over', index, over) == 0 then", "if true then"),
-    "an end enforces nothing": ("end", "enforce_caps(room, record.worker, ARGV[5], ARGV[6])", "0"),
-    "an end does not touch": ("end", "redis.call('ZADD', prefix .. 'lru', tick, session)", "local _ = tick"),
-    "caps evict hard": ("lib/caps", "record, 'soft', record.turn", "record, 'hard', record.turn"),
-    "a build counts at once": (
-        "begin",
-        "if key then redis.call('HSET', name, 'key', key) end",
-        "if not hit then redis.call('ZADD', prefix .. 'lru', fence, session) end\n"
-        "if key then redis.call('HSET', name, 'key', key) end",
-    ),
-    "idle time counts for all": ("end", "if ARGV[3] == '1' then redis.call('ZADD'", "if true then redis.call('ZADD'"),
-    "idle mid-turn": ("begin", "redis.call('ZREM', prefix .. 'activity', session)", ""),
-    "the sweep takes all": ("lib/maintenance", "string.format('(%.0f', room.ms - ttl)", "'+inf'"),
-    "an eviction does not wait": ("lib/evict", "if lease_left(room, session, record) == 0 then", "if true then"),
-    "any signature will do": ("begin", " and record.signature == signature\n", "\n"),
-    "nothing is ever warm": ("begin", "local hit = record.state == 'live'", "local hit = record.state == 'dead'"),
-    "warm wherever it was used last": (
-        "begin",
-        "local hit = record.state == 'live' and mine and record.generation == generation and record.signature == signature",
-        "local hit = generation ~= '0'\n"
-        "if hit then record.generation = generation\n"
-        "  redis.call('HSET', prefix .. 'session:' .. session, 'worker', worker, 'generation', generation) end",
-    ),
-    "evicted after is forgotten": ("end", "local wanted = record.evict or ARGV[4]", "local wanted = record.evict or ''"),
-    "every message is for everybody": ("lib/drop", "redis.call('DEL', prefix .. 'session:' .. session)", "redis.call('DEL', prefix .. 'session:' .. session)\n  for _, other in ipairs(redis.call('ZRANGE', prefix .. 'lru', 0, -1)) do redis.call('DEL', prefix .. 'session:' .. other) end"),
-    "a lease for ever": ("lib/left", "if left > 0 and left <= (tonumber(length or 0) or 0) then return left end", "if expiry then return 1 end"),
-    "any turn may end": ("lib/turn", "if record.turn ~= turn then return nil end", ""),
-    "lease keys do not count": ("begin", "for _, name in ipairs({ session, key }) do", "for _, name in ipairs({ session }) do"),
-    "a hard close is for soft": ("lib/drop", "send(room, record.worker, session, mode,", "send(room, record.worker, session, 'hard',"),
-    "nobody takes endings over": ("maintain", "if worker ~= '' then take_endings(room, worker, done) end", ""),
-    "everybody ends the session": ("evict", "ARGV[4] .. ' 0') == 0 then", "ARGV[4] .. ' 0') == 2 then"),
+    "the newest goes": Break("lib/caps", "('ZRANGE', key, offset", "('ZREVRANGE', key, offset"),
+    "no cap": Break("lib/caps", "if excess <= 0 then", "if true then"),
+    "a cap where none is set": Break("lib/caps", "local excess =", "cap = cap or 8\n  local excess ="),
+    "a victim is replaced": Break("lib/caps", "math.min(excess, offset + 64)", "excess + 64"),
+    "victims mid-turn": Break("lib/caps", "if lease_left(room, session, record) == 0 then", "if true then"),
+    "told every time": Break("lib/caps", _TOLD, "if false then"),
+    "told never": Break("lib/caps", _TOLD, "if true then"),
+    "caps evict hard": Break("lib/caps", "record, 'soft', record.turn", "record, 'hard', record.turn"),
+    "an end enforces nothing": Break("end", "enforce_caps(room, record.worker, ARGV[5], ARGV[6])", "0"),
+    "an end does not touch": Break("end", "redis.call('ZADD', prefix .. 'lru', tick, session)", "local _ = tick"),
+    "an end evicts nothing": Break("end", "record.evict or ARGV[4]", "''"),
+    "a build counts at once": Break("begin", "if queued then", _COUNTED),
+    "idle time counts for all": Break("end", "if ARGV[3] == '1' then", "if true then"),
+    "idle mid-turn": Break("begin", "redis.call('ZREM', prefix .. 'activity', session)", ""),
+    "the sweep takes all": Break("lib/maintenance", "string.format('(%.0f', room.ms - ttl)", "'+inf'"),
+    "the sweep takes none": Break("lib/maintenance", "string.format('(%.0f', room.ms - ttl)", "'-inf'"),
+    "an eviction does not wait": Break("lib/evict", "if lease_left(room, session, record) == 0 then", "if true then"),
+    "an eviction takes all": Break("lib/drop", "redis.call('DEL', prefix .. 'session:' .. session)", _ALL_GO),
+    "any signature will do": Break("begin", " and record.signature == signature\n", "\n"),
+    "nothing is ever warm": Break("begin", "local hit = record.state == 'live'", "local hit = record.state == ''"),
+    "stale agents are warm": Break("begin", _HIT, _ADOPTED),
+    "nobody is busy": Break("lib/holder", "if left > 0 then return record, left end", "if left > 0 then return nil end"),
+    "a lease for ever": Break("lib/left", "if left > 0 and", "if expiry then return 1 end\n  if left > 0 and"),
+    "any turn may end": Break("lib/turn", "if record.turn ~= turn then return nil end", ""),
+    "lease keys do not count": Break("begin", "ipairs({ session, key }) do", "ipairs({ session }) do"),
+    "soft is hard": Break("lib/drop", "send(room, record.worker, session, mode,", "send(room, record.worker, session, 'hard',"),
+    "hard is soft": Break("evict", "local session, mode, reason, prefix = ARGV[1], ARGV[2]", "local session, mode, reason, prefix = ARGV[1], 'soft'"),
+    "nobody takes endings over": Break("maintain", "if worker ~= '' then take_endings(room, worker, done) end", ""),
+    "everybody ends the session": Break("evict", "ARGV[4] .. ' 0') == 0 then", "ARGV[4] .. ' 0') == 2 then"),
+    "no snapshot": Break("lib/snapshot", "if data == '' then return end", "if data then return end"),
 }  # fmt: skip
+
+#: For controls that break something in Python instead.
+NONE = "no rule of Lua's"
 
 
 def scripts(rule: str = "") -> dict[str, Script]:
     """The scripts with a clock that can be moved, and one rule broken."""
-    if not rule:
+    if not rule or rule == NONE:
         return movable()
-    path, old, new = RULES[rule]
+    broken = RULES[rule]
 
     def change(file: str, body: str) -> str:
-        if file != path:
+        if file != broken.file:
             return body
-        assert old in body, f"the negative control {rule!r} does not fit {path}.lua any more"
-        return body.replace(old, new)
+        assert broken.old in body, f"the negative control {rule!r} does not fit {file}.lua any more"
+        return body.replace(broken.old, broken.new)
 
     return movable(change)

@@ -39,9 +39,14 @@ CONFIG: dict[str, Any] = {
 LONG = 36_000.0
 
 
-async def until(condition: Callable[[], Any], seconds: float = 15.0, what: str = "condition") -> Any:
+#: How long to wait for what must come; the negative controls, where it does not come, wait for less.
+patience = 15.0
+
+
+async def until(condition: Callable[[], Any], seconds: float | None = None, what: str = "condition") -> Any:
     """The async twin of `wait_until`; the condition may be a coroutine function."""
     loop = asyncio.get_running_loop()
+    seconds = patience if seconds is None else seconds
     deadline = loop.time() + seconds
     while True:
         value = condition()
@@ -130,22 +135,24 @@ class LocalSeat:
         broken: str = "",
         backstage: Backstage | None = None,
         lifecycle: Callable[[Cast], Lifecycle] = CastLifecycle,
+        plain: bool = False,
         **settings: Any,
     ) -> None:
+        """`plain`: an async worker, too, gets a builder that is no coroutine function."""
         self.kind, self.room = kind, room
         self.cast = Cast(backstage)
         common: dict[str, Any] = {"redis": source, "room": room, "scripts": scripts(broken)} | settings
         common["lifecycle"] = lifecycle(self.cast)
         self.worker: Any
         if kind == "async":
-            self.worker = AsyncWorker(self._build, **common)
+            self.worker = AsyncWorker(self.cast.build if plain else self._build, **common)
         else:
             self.worker = Worker(self.cast.build, **common)
         self.id: str = self.worker.id
-        self._client = self.worker._engine  # for `settle` only
 
     async def _build(self, request: Any) -> Agent:
-        return await asyncio.to_thread(self.cast.build, request)
+        await asyncio.to_thread(self.cast.pass_gate, f"build:{request.session}")
+        return self.cast.make(request)
 
     async def _do(self, method: Callable[..., Any], *arguments: Any) -> Any:
         if self.kind == "async":
@@ -291,7 +298,7 @@ class Fleet:
     async def worker(self, *, limits: Limits | None = None, lease: float = LONG, **settings: Any) -> Any:
         """Start a worker in this room. It is closed when the test is over."""
         settings |= {"limits": limits or Limits(), "lease": lease, "worker": settings.pop("id", None)}
-        settings.setdefault("drain_for", 2.0)
+        settings.setdefault("drain_for", 0.1 if self.broken else 2.0)
         if self.in_processes:
             seat = await self._company.seat(self.kind, self.source, self.room, broken=self.broken, **settings)
         else:
@@ -308,7 +315,9 @@ class Fleet:
         """End all workers, then look whether every agent was let go of once, and none during its turn."""
         try:
             await self.each(lambda seat: seat.unlock())
+            nudging = asyncio.create_task(self._nudge())
             await self.each(lambda seat: seat.close())
+            nudging.cancel()
             if self.audited and not self.broken:
                 await self.audit()
         finally:
@@ -318,6 +327,13 @@ class Fleet:
             self.backstage.close()
             self._tap.detach()
             self.hall.close()
+
+    async def _nudge(self) -> None:
+        """A listener looks up five times a second whether it is to end. With something to hear it does so at once."""
+        while True:
+            for seat in self.alive:
+                self.client.publish(self.keys.channel(seat.id), b"")
+            await asyncio.sleep(0.01)
 
     async def audit(self) -> None:
         async def all_gone() -> bool:
@@ -347,9 +363,7 @@ class Fleet:
             raise
         await play.end()
 
-    async def say(
-        self, seat: Any, session: str, message: str = "hello", config: Any = CONFIG, **options: Any
-    ) -> Said:
+    async def say(self, seat: Any, session: str, message: str = "hello", config: Any = CONFIG, **options: Any) -> Said:
         """A whole turn with one message."""
         async with self.turn(seat, session, config, **options) as play:
             history = await play.say(message)
@@ -386,7 +400,8 @@ class Fleet:
     async def untouched(self, *sessions: str) -> bool:
         """Whether nobody has laid a hand on the agents of these sessions, after everything was heard."""
         await self.settle()
-        return not any([record.gone or record.client_closed for name in sessions for record in await self.records(name)])
+        records = [record for name in sessions for record in await self.records(name)]
+        return not any(record.gone or record.client_closed for record in records)
 
     def order(self) -> list[str]:
         """The sessions in the room, the least recently used first."""

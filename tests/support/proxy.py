@@ -30,7 +30,9 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._listener.close()
         self.cut()
 
@@ -74,9 +76,9 @@ class Proxy:
                     self.swallowed += 1
                     break
                 target.sendall(data)
-        for line in (source, target):
+        for line in (source, target):  # the other pump wakes up, and closes its own end
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
-            with self._lock:
-                self._lines.discard(line)
-        source.close() if asking else None
+        with self._lock:
+            self._lines.discard(source)
+        source.close()

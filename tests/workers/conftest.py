@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.plain import Agent
 
 from coordinator import Coordinator
-from support.plain import Agent
 from workers import Worker
 
 

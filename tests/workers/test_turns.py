@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import redis
+from support import wait_until
+from support.plain import Agent
 
 from coordinator import (
     BuildFailed,
@@ -25,8 +27,6 @@ from coordinator import (
     WorkerDraining,
 )
 from coordinator.link import SyncLink
-from support import wait_until
-from support.plain import Agent
 from workers import AsyncWorker, Lifecycle, Worker
 
 Start = Callable[..., Worker]
@@ -50,7 +50,9 @@ def test_a_warm_turn_is_two_round_trips(start: Start, monkeypatch: pytest.Monkey
     assert sent == ["EVALSHA", "EVALSHA"]
 
 
-def test_a_build_that_raises_leaves_the_session_free_at_once(start: Start, look: Coordinator, client: redis.Redis) -> None:
+def test_a_build_that_raises_leaves_the_session_free_at_once(
+    start: Start, look: Coordinator, client: redis.Redis
+) -> None:
     def broken(request: Any) -> Any:
         raise OSError("no sandbox")
 
@@ -220,12 +222,17 @@ def test_a_forged_eviction_costs_a_rebuild_and_nothing_else(start: Start, client
     worker = start()
     with worker.turn("s") as turn:
         generation, agent = turn.fence, turn.agent
-        client.publish(f"greenroom:{{{room}}}:evict:{worker.id}", f'{{"v":1,"session":"s","generation":"{generation}","mode":"hard"}}')
+        client.publish(
+            f"greenroom:{{{room}}}:evict:{worker.id}",
+            f'{{"v":1,"session":"s","generation":"{generation}","mode":"hard"}}',
+        )
         client.publish(f"greenroom:{{{room}}}:evict:{worker.id}", b"rubbish")
         wait_until(lambda: worker._engine.copies._newest["s"].mode == "hard")
         assert (agent.released, agent.closed) == (0, 0)
     assert worker.resident == ["s"], "Redis says that it stays"
-    client.publish(f"greenroom:{{{room}}}:evict:{worker.id}", f'{{"v":1,"session":"s","generation":"{generation}","mode":"soft"}}')
+    client.publish(
+        f"greenroom:{{{room}}}:evict:{worker.id}", f'{{"v":1,"session":"s","generation":"{generation}","mode":"soft"}}'
+    )
     wait_until(lambda: worker.resident == [])
     with worker.turn("s") as turn:
         assert turn.fresh
