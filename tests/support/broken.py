@@ -30,6 +30,7 @@ _ALL_GO = """redis.call('DEL', prefix .. 'session:' .. session)
   end"""
 _COUNTED = """if not hit then redis.call('ZADD', prefix .. 'lru', fence, session) end
 if queued then"""
+_SENT_HARD = "send(room, record.worker, session, 'hard',"
 
 RULES = {
     "the newest goes": Break("lib/caps", "('ZRANGE', key, offset", "('ZREVRANGE', key, offset"),
@@ -53,12 +54,12 @@ RULES = {
     "any signature will do": Break("begin", " and record.signature == signature\n", "\n"),
     "nothing is ever warm": Break("begin", "local hit = record.state == 'live'", "local hit = record.state == ''"),
     "stale agents are warm": Break("begin", _HIT, _ADOPTED),
-    "nobody is busy": Break("lib/holder", "if left > 0 then return record, left end", "if left > 0 then return nil end"),
+    "nobody is busy": Break("lib/holder", "if left > 0 then return record, left end", "if left > 0 then return end"),
     "a lease for ever": Break("lib/left", "if left > 0 and", "if expiry then return 1 end\n  if left > 0 and"),
     "any turn may end": Break("lib/turn", "if record.turn ~= turn then return nil end", ""),
     "lease keys do not count": Break("begin", "ipairs({ session, key }) do", "ipairs({ session }) do"),
-    "soft is hard": Break("lib/drop", "send(room, record.worker, session, mode,", "send(room, record.worker, session, 'hard',"),
-    "hard is soft": Break("evict", "local session, mode, reason, prefix = ARGV[1], ARGV[2]", "local session, mode, reason, prefix = ARGV[1], 'soft'"),
+    "soft is hard": Break("lib/drop", "send(room, record.worker, session, mode,", _SENT_HARD),
+    "hard is soft": Break("evict", "reason, prefix = ARGV[1], ARGV[2]", "reason, prefix = ARGV[1], 'soft'"),
     "nobody takes endings over": Break("maintain", "if worker ~= '' then take_endings(room, worker, done) end", ""),
     "everybody ends the session": Break("evict", "ARGV[4] .. ' 0') == 0 then", "ARGV[4] .. ' 0') == 2 then"),
     "no snapshot": Break("lib/snapshot", "if data == '' then return end", "if data then return end"),

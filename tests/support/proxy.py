@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and Redis that can cut, stall or swallow answers. Threads: the tests' loop may be blocked."""
+"""A TCP proxy between a client and Redis that can cut the line or swallow an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards to a port. `swallow(word)` drops the answer to the next request that contains `word`, and cuts that line."""
+    """Forwards to a port. `swallow(word)` drops the answer to the next request with `word`, and cuts that line."""
 
     def __init__(self, port: int) -> None:
         self._target = port

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -169,11 +169,11 @@ def test_the_end_of_a_session_that_nobody_could_run_is_run_by_another(
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How much memory the process seems to have."""
     state = {"resident": 100}
     monkeypatch.setattr("workers.beat.resident_bytes", lambda: state["resident"])
-    yield state
+    return state
 
 
 def test_over_its_memory_limit_a_worker_sheds_idle_agents(start: Start, memory: dict[str, int], caplog: Any) -> None:

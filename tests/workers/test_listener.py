@@ -1,4 +1,4 @@
-"""Messages are hints: what is lost with the connection is found by reconciling. Real only: fakeredis cannot lose a line."""
+"""Messages are hints: what is lost with the connection is found by reconciling. Real only."""
 
 from __future__ import annotations
 

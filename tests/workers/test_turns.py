@@ -220,19 +220,16 @@ def test_a_snapshot_that_cannot_be_kept_does_not_harm_the_turn(start: Start, bad
 
 def test_a_forged_eviction_costs_a_rebuild_and_nothing_else(start: Start, client: redis.Redis, room: str) -> None:
     worker = start()
+    channel = f"greenroom:{{{room}}}:evict:{worker.id}"
+    forged = '{"v":1,"session":"s","generation":"%d","mode":"%s"}'
     with worker.turn("s") as turn:
         generation, agent = turn.fence, turn.agent
-        client.publish(
-            f"greenroom:{{{room}}}:evict:{worker.id}",
-            f'{{"v":1,"session":"s","generation":"{generation}","mode":"hard"}}',
-        )
-        client.publish(f"greenroom:{{{room}}}:evict:{worker.id}", b"rubbish")
+        client.publish(channel, forged % (generation, "hard"))
+        client.publish(channel, b"rubbish")
         wait_until(lambda: worker._engine.copies._newest["s"].mode == "hard")
         assert (agent.released, agent.closed) == (0, 0)
     assert worker.resident == ["s"], "Redis says that it stays"
-    client.publish(
-        f"greenroom:{{{room}}}:evict:{worker.id}", f'{{"v":1,"session":"s","generation":"{generation}","mode":"soft"}}'
-    )
+    client.publish(channel, forged % (generation, "soft"))
     wait_until(lambda: worker.resident == [])
     with worker.turn("s") as turn:
         assert turn.fresh
