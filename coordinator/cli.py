@@ -235,9 +235,8 @@ def evict(room: Coordinator, options: argparse.Namespace) -> int:
 def sweep(room: Coordinator, options: argparse.Namespace) -> int:
     limits, idle = room.limits(), room.sweep()
     ttl = limits.idle_ttl if limits else None
-    line = f"evicted {idle} that were idle for longer than {span(ttl)}"
-    if ttl is None:
-        line = "the room sets no idle_ttl (see `greenroom limits`): each worker sweeps by its own"
+    none = "the room sets no idle_ttl (see `greenroom limits`): each worker sweeps by its own"
+    line = f"evicted {idle} that were idle for longer than {span(ttl)}" if ttl else none
     return show(options, {"idle": idle, "idle_ttl": ttl}, (), [(line,)])
 
 

@@ -74,6 +74,13 @@ _CODES: dict[str, tuple[type[GreenroomError], str]] = {
     "UNKNOWNWORKER": (UnknownWorker, "Redis does not know this worker: it has to join the room again"),
     "SCHEMA": (SchemaMismatch, "the room belongs to another version of Greenroom: use another room, or one version"),
 }
+#: redis-py takes the code off the text of errors that it has a class for.
+_STRIPPED: dict[type[Exception], str] = {
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+}
 #: Answers of a Redis that will serve again soon.
 _PASSING = ("BUSY", "LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "NOREPLICAS")
 
@@ -103,7 +110,8 @@ def translate(error: Exception) -> GreenroomError:
 
 
 def _code(error: Exception) -> str:
-    if isinstance(error, redis_errors.ReadOnlyError):
-        return "READONLY"
+    for kind, code in _STRIPPED.items():
+        if isinstance(error, kind):
+            return code
     word = str(error).split(" ", 1)[0]
     return word if word.isupper() and word.isalpha() else ""

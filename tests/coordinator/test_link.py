@@ -150,6 +150,8 @@ def test_errors_become_ours() -> None:
     (redis_errors.ReadOnlyError("x"), True),
     (redis_errors.ResponseError("BUSY Redis is busy running a script"), True),
     (redis_errors.ResponseError("TRYAGAIN x"), True),
+    (redis_errors.TryAgainError("x"), True),
+    (redis_errors.ClusterDownError("x"), True),
     (redis_errors.AuthenticationError("x"), False),
     (redis_errors.OutOfMemoryError("x"), False),
     (redis_errors.ResponseError("LOST x"), False),
