@@ -61,13 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(str(error), 2)
     except GreenroomError as error:
         return fail(str(error))
-    except UnicodeDecodeError:
-        return fail("the room holds a name that is not UTF-8: something else writes to its keys")
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `greenroom events | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except ValueError:
+        return fail("the room holds a value that cannot be read: something else writes to its keys")
+    except Exception as error:
+        return fail(f"unexpected {type(error).__name__}: {error}")
 
 
 def fail(message: str, code: int = 1) -> int:

@@ -40,6 +40,8 @@ class Link:
         self.keys = Keys(settings.room)
         self._library = library or scripts()
         self._retry_for = settings.retry_for
+        #: How long a turn id stays spent: longer than any retry of its begin or end can take.
+        self.ended_ms = int(max(30.0, 2 * (settings.retry_for + settings.socket_timeout)) * 1000)
 
     async def call(self, name: str, *argv: Any, retry: bool = True) -> Any:
         """Run a script. The first attempt goes straight through; only a failure pays for the retry machinery."""

@@ -13,8 +13,6 @@ from coordinator.link import Link
 
 T = TypeVar("T")
 
-#: How long a turn id stays spent: longer than any retry of its begin or end can take.
-ENDED_MS = 30_000
 #: Sessions in one call of a script (rule 13).
 BATCH = 64
 #: Leases in one renewal.
@@ -149,7 +147,9 @@ async def end(
     snapshot_ttl: int = 1,
 ) -> Ended:
     """`evict` is '<mode> <reason>' of an eviction that the turn itself wants."""
-    reply = await link.call("end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, ENDED_MS)
+    reply = await link.call(
+        "end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, link.ended_ms
+    )
     if reply[0] == b"evicted":
         return Ended(text(reply[1]), text(reply[2]))
     return Ended(over=int(reply[1]))
@@ -159,7 +159,7 @@ async def abandon(
     link: Link, session: str, turn: str, key: str = "", *, counts: bool = False, retry: bool = True
 ) -> bool:
     """Returns whether a hard eviction was waiting for this build, so that the caller ends the session."""
-    return bool(await link.call("abandon", session, turn, key, int(counts), ENDED_MS, retry=retry) == b"over")
+    return bool(await link.call("abandon", session, turn, key, int(counts), link.ended_ms, retry=retry) == b"over")
 
 
 async def rebind(link: Link, session: str, turn: str, key: str) -> Busy | None:

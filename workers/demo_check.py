@@ -23,7 +23,7 @@ class TurnRecord:
 
     worker: str
     session: str
-    agent: str
+    agent: str  #: '' when the lease was lost during the build: the turn had its session, but was never played
     fence: int
     fresh: bool
     accepted: bool  #: False: its lease was lost, and its end refused
@@ -91,6 +91,9 @@ class History:
 
     def of(self, kind: type[T]) -> list[T]:
         return [record for record in self.records if isinstance(record, kind)]
+
+    def played(self) -> list[TurnRecord]:
+        return [turn for turn in self.of(TurnRecord) if turn.agent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ def _leaked(history: History) -> list[str]:
 
 
 def _counted(history: History) -> list[str]:
-    turns = history.of(TurnRecord)
+    turns = history.played()
     if not turns:
         return ["there was no turn"]
     seen = {"hits": sum(not turn.fresh for turn in turns), "builds": sum(turn.fresh for turn in turns)}
@@ -219,7 +222,7 @@ def _left(history: History) -> list[str]:
 
 def summary(history: History) -> dict[str, Any]:
     """The run in numbers; times in milliseconds."""
-    turns, counters = history.of(TurnRecord), history.counters
+    turns, counters = history.played(), history.counters
     hits, waited = sum(not turn.fresh for turn in turns), _waited(history)
     direct = [turn for turn in turns if turn.fence not in waited]
     spans = {
@@ -237,7 +240,7 @@ def summary(history: History) -> dict[str, Any]:
         "hit_rate": round(hits / len(turns), 4) if turns else None,
         "moves": counters.get("moves", 0),
         "waits": len(waited),
-        "lost": sum(not turn.accepted for turn in turns),
+        "lost": sum(not turn.accepted for turn in history.of(TurnRecord)),
         "over_cap": counters.get("over_cap", 0),
         "evictions": dict(sorted(evictions.items(), key=lambda item: -item[1])),
         "agents": {"created": len(history.of(Created)), "released": len(history.of(Released))},

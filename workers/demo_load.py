@@ -158,8 +158,8 @@ class HistoryFile(logging.Handler):
 class DemoAgent:
     """Takes a while to build and to answer, and knows whether it is in use."""
 
-    def __init__(self, name: str, history: HistoryFile, building: float) -> None:
-        self.name, self.building = name, building
+    def __init__(self, name: str, history: HistoryFile) -> None:
+        self.name = name
         self._history, self._users = history, 0
         self._last_activity_ts = time.time()  # idle time counts
 
@@ -189,6 +189,7 @@ class _Server:
         home = everywhere[plan.index :: len(plan.workers)] or everywhere
         self._home = home, list(itertools.accumulate(weights[rank] for rank in home))
         self._everywhere = everywhere, list(itertools.accumulate(weights))
+        self._building: dict[int, float] = {}  # by fence: how long the builder took
         self._starts = self._ends = 0.0
 
     def serve(self) -> None:
@@ -229,7 +230,8 @@ class _Server:
         name = f"{self._plan.worker}/{next(self._agents)}"
         now = time.monotonic()
         self._history.write(Created(name, request.session, now))
-        return DemoAgent(name, self._history, now - began)
+        self._building[request.fence] = now - began
+        return DemoAgent(name, self._history)
 
     def _client(self, worker: Worker, number: int) -> None:
         rng = random.Random(f"{self._plan.seed} {self._plan.index} {number}")
@@ -244,26 +246,26 @@ class _Server:
 
     def _message(self, worker: Worker, rank: int, rng: random.Random) -> None:
         """One message of a chat: a turn, and now and then what else happens to a session."""
-        session, number, accepted = self._plan.sessions[rank], next(self._turns), True
-        asked = time.monotonic()
+        session, number = self._plan.sessions[rank], next(self._turns)
+        name, accepted, entered, leaving, asked = "", True, 0.0, 0.0, time.monotonic()
         turn = worker.turn(session, self._config(rank), wait=WAIT)
         try:
             with turn:
-                entered = time.monotonic()
-                agent: DemoAgent = turn.agent
-                agent.answer(rng.uniform(*ANSWER))
+                entered, name = time.monotonic(), turn.agent.name
+                turn.agent.answer(rng.uniform(*ANSWER))
                 if number % FALLBACK_EVERY == 0:
                     turn.evict_after("fallback")
                 leaving = time.monotonic()
         except LeaseLost:
-            if not turn.fence:
-                raise
             accepted = False
         left = time.monotonic()
+        if not name:  # lost during its build
+            entered = leaving = left
+        building = self._building.pop(turn.fence, 0.0)
         self._history.write(
             TurnRecord(
-                self._plan.worker, session, agent.name, turn.fence, turn.fresh, accepted, asked, entered, leaving, left,
-                agent.building if turn.fresh else 0.0,
+                self._plan.worker, session, name, turn.fence, turn.fresh, accepted,
+                asked, entered, leaving, left, building,
             )
         )  # fmt: skip
         if number % RESET_EVERY == 0:

@@ -77,6 +77,7 @@ class Engine:
         self._closing: dict[str, Future[None]] = {}
         self._ending: set[tuple[str, int]] = set()
         self._joining = threading.RLock()
+        self._leaving = threading.Lock()
         self._releasing = threading.RLock()
         self._orphans: collections.deque[tuple[str, str, Hold]] = collections.deque()
         self._pid = 0
@@ -126,31 +127,27 @@ class Engine:
             self.reconcile()
 
     def leave(self) -> None:
-        """Drain: turns end, copies are released, the worker is deregistered. May be called again."""
-        with self._joining:
+        """Drain: turns end, copies are released, the worker is deregistered. A second caller waits for the first."""
+        self.draining = True
+        with self._leaving:
             if self._left or not self._pid:
                 return
-        self.draining = True
-        self._quietly("drain", lambda: run(ops.drain(self.link, self.worker)))
-        with self._idle:
-            done = self._idle.wait_for(lambda: not self._unfinished, self.settings.drain_for)
-        if not done:
-            logger.warning(
-                "leaving with %d turns open after %.0f s: they are lost", len(self._unfinished), self.settings.drain_for
-            )
-        with self._joining:
-            if self._left:
-                return
+            self._quietly("drain", lambda: run(ops.drain(self.link, self.worker)))
+            with self._idle:
+                self._idle.wait_for(lambda: not self._unfinished, self.settings.drain_for)
+                open_turns = len(self._unfinished)
+            if open_turns:
+                logger.warning("leaving with %d turns open after %.0f s", open_turns, self.settings.drain_for)
             self._left = True
-        self._quietly("evict own copies", lambda: self.shed(len(self.copies), "drain"))
-        for copy in self.copies.idle():
-            self.discard(copy.session, copy.generation, "soft", "drain")
-        self.releases.drain(self.settings.release_limit + 1)
-        self._beat.stop()
-        self._listener.stop()
-        self._quietly("deregister", lambda: run(ops.deregister(self.link, self.worker)))
-        self.releases.stop()
-        run(self.link.close())
+            self._quietly("evict its copies", lambda: self.shed(len(self.copies), "drain"))
+            for copy in self.copies.idle():
+                self.discard(copy.session, copy.generation, "soft", "drain")
+            self.releases.drain(self.settings.release_limit + 1)
+            self._beat.stop()
+            self._listener.stop()
+            self._quietly("deregister", lambda: run(ops.deregister(self.link, self.worker)))
+            self.releases.stop()
+            run(self.link.close())
 
     def _quietly(self, what: str, action: Callable[[], Any]) -> None:
         """Leaving goes on without Redis."""

@@ -160,7 +160,7 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
     poll = engine.settings.lease / 3
     queue = int((poll + engine.settings.lease / 3) * 1000) if turn._wait else 0
     copy: Copy | None = None
-    asked = False
+    asked, rejoined = False, 0
     try:
         while True:
             copy = engine.copies.pin(turn.session)
@@ -180,6 +180,9 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
                     affinity=turn._affinity,
                 )
             except UnknownWorker:
+                rejoined += 1
+                if rejoined > 3:
+                    raise
                 await io.blocking(engine.rejoin)
                 reply = None
             if isinstance(reply, ops.Granted):
