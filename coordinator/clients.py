@@ -31,12 +31,9 @@ def sync_client(source: Any, *, timeout: float, connections: int) -> redis.Redis
 
         client: redis.Redis = FakeRedis(**fake, protocol=2)
         return client
-    pool: Any = redis.BlockingConnectionPool
+    pool = redis.BlockingConnectionPool
     options = _options(timeout, connections) | {"retry": Retry(NoBackoff(), 0)}
-    if isinstance(source, str):
-        return redis.Redis(connection_pool=pool.from_url(source, **options))
-    kind, where = _described(source)
-    return redis.Redis(connection_pool=pool(connection_class=_KINDS[kind][0], **where, **options))
+    return redis.Redis(connection_pool=_pool(pool, 0, source, options))
 
 
 def async_client(source: Any, *, timeout: float, connections: int) -> redis.asyncio.Redis:
@@ -45,12 +42,22 @@ def async_client(source: Any, *, timeout: float, connections: int) -> redis.asyn
         from fakeredis import FakeAsyncRedis
 
         return FakeAsyncRedis(**fake, protocol=2)
-    pool: Any = redis.asyncio.BlockingConnectionPool
+    pool = redis.asyncio.BlockingConnectionPool
     options = _options(timeout, connections) | {"retry": AsyncRetry(NoBackoff(), 0)}
-    if isinstance(source, str):
-        return redis.asyncio.Redis(connection_pool=pool.from_url(source, **options))
-    kind, where = _described(source)
-    return redis.asyncio.Redis(connection_pool=pool(connection_class=_KINDS[kind][1], **where, **options))
+    return redis.asyncio.Redis(connection_pool=_pool(pool, 1, source, options))
+
+
+def _pool(pool: Any, flavour: int, source: Any, options: dict[str, Any]) -> Any:
+    """A pool for a URL or for a client's description. What cannot be meant is refused here, not at the first call."""
+    if not isinstance(source, str):
+        kind, where = _described(source)
+        return pool(connection_class=_KINDS[kind][flavour], **where, **options)
+    made = pool.from_url(source, **options)
+    try:
+        made.connection_class(**made.connection_kwargs)  # connects to nothing yet
+    except TypeError as error:
+        raise ValueError(f"the Redis URL has an option that redis-py does not know: {error}") from None
+    return made
 
 
 def _options(timeout: float, connections: int) -> dict[str, Any]:

@@ -213,7 +213,7 @@ async def maintain(
 ) -> Maintenance:
     """Up to `calls` bounded batches of 'all', 'reap' or 'sweep'."""
     done, offsets, pace = Maintenance(), (0, 0), paced
-    idle = "" if limits.idle_ttl is None else str(int(limits.idle_ttl * 1000))
+    idle = "" if limits.idle_ttl is None else str(_ms(limits.idle_ttl))
     for _ in range(calls):
         reply = await link.call("maintain", steps, worker, int(pace), idle, *caps(limits), *offsets)
         lost, gone, swept, capped, more, over, *offset = (int(number) for number in reply[:8])
@@ -266,10 +266,15 @@ async def set_limits(link: Link, limits: Limits | None) -> None:
     """None gives every worker its own limits back."""
     named: dict[str, str] = dict.fromkeys(("room", "worker", "idle_ttl", "memory"), "")
     if limits is not None:
-        ttl = None if limits.idle_ttl is None else int(limits.idle_ttl * 1000)
+        ttl = None if limits.idle_ttl is None else _ms(limits.idle_ttl)
         values = {"room": limits.room, "worker": limits.worker, "idle_ttl": ttl, "memory": limits.memory}
         named = {name: "none" if value is None else str(value) for name, value in values.items()}
     await link.call("set_limits", *(word for pair in named.items() for word in pair))
+
+
+def _ms(seconds: float) -> int:
+    """Milliseconds for a script; never zero, which would mean something else."""
+    return max(1, round(seconds * 1000))
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

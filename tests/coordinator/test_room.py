@@ -128,6 +128,8 @@ async def test_limits_are_set_for_the_room(ask: Any, stage: Stage, client: redis
     await ask("set_limits", limits)
     assert await ask("limits") == limits
     assert client.hget(f"greenroom:{{{room}}}:settings", "worker") == b"none"
+    await ask("set_limits", Limits(idle_ttl=0.0001))
+    assert await ask("limits") == Limits(idle_ttl=0.001)
     await ask("set_limits", None)
     assert await ask("limits") is None
 
