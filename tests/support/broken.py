@@ -35,6 +35,7 @@ _SENT_HARD = "send(room, record.worker, session, 'hard',"
 RULES = {
     "the newest goes": Break("lib/caps", "('ZRANGE', key, offset", "('ZREVRANGE', key, offset"),
     "no cap": Break("lib/caps", "if excess <= 0 then", "if true then"),
+    "one too many": Break("lib/caps", "('ZCARD', key) - cap or 0", "('ZCARD', key) - cap - 1 or 0"),
     "a cap where none is set": Break("lib/caps", "local excess =", "cap = cap or 8\n  local excess ="),
     "a victim is replaced": Break("lib/caps", "math.min(excess, offset + 64)", "excess + 64"),
     "victims mid-turn": Break("lib/caps", "if lease_left(room, session, record) == 0 then", "if true then"),
@@ -62,6 +63,7 @@ RULES = {
     "hard is soft": Break("evict", "reason, prefix = ARGV[1], ARGV[2]", "reason, prefix = ARGV[1], 'soft'"),
     "nobody takes endings over": Break("maintain", "if worker ~= '' then take_endings(room, worker, done) end", ""),
     "everybody ends the session": Break("evict", "ARGV[4] .. ' 0') == 0 then", "ARGV[4] .. ' 0') == 2 then"),
+    "a lease stays where it was": Break("rebind", "if record.key then", "if false then"),
     "no snapshot": Break("lib/snapshot", "if data == '' then return end", "if data then return end"),
 }  # fmt: skip
 

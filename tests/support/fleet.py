@@ -102,6 +102,7 @@ class Seat(Protocol):
     async def ended(self) -> list[str]: ...
     async def shut(self, gate: str) -> None: ...
     async def unlock(self, gate: str = "") -> None: ...
+    async def deafen(self) -> None: ...
     async def settle(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -215,6 +216,10 @@ class LocalSeat:
             self.cast.open(gate)
         else:
             self.cast.open_all()
+
+    async def deafen(self) -> None:
+        """From now on every message to this worker is lost."""
+        self.worker._engine.on_message = lambda message: None
 
     async def settle(self) -> None:
         """Until everything that was said on the worker's channel so far is heard, and every release it led to is done.
@@ -376,9 +381,9 @@ class Fleet:
         await self.each(lambda seat: seat.settle())
 
     async def records(self, session: str | None = None) -> list[Record]:
-        """Of all agents ever built in the fleet, or those of one session."""
+        """Of all agents ever built in the fleet, or those of one session, in the order in which they were built."""
         found = [record for records in await self.each(lambda seat: seat.records()) for record in records]
-        return [record for record in found if session in (None, record.session)]
+        return sorted((one for one in found if session in (None, one.session)), key=lambda record: record.fence)
 
     async def record(self, session: str) -> Record:
         """Of the only agent that was ever built for a session."""

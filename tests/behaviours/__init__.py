@@ -1,0 +1,1 @@
+"""Every row of the behaviours, as tests named by the row's id."""

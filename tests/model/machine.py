@@ -1,0 +1,363 @@
+"""Random lives of a room: three workers, five sessions, and everything that may happen to them.
+
+Each step goes to the real scripts and to the model; then answers, the whole key space and messages must agree.
+The machine plays the workers too: they know which copies and turns they have, and present them, mostly rightly.
+
+A life has two parts. Its past is rolled with weights from one seed: dense, and soon at its caps. What comes then is
+Hypothesis's own choice of rules, which can be shrunk. Both take the same steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from coordinator import operations as ops
+from coordinator.errors import GreenroomError
+from coordinator.limits import Limits
+from coordinator.link import run
+from model.model import Refused, Room
+from model.stage import Stage
+
+START = 1_794_977_952_000_000  #: of a size that doubles hold and `tostring` does not
+PAST = 40  #: steps
+WORKERS = ("w1", "w2", "w3")
+SESSIONS = ("s1", "s2", "s3", "s4", "s5")
+KEYS = ("", "", "", "c1", "z1", "s5")  #: lease keys: before and after all sessions in order, and a session
+LENGTHS = (1_000, 2_500, 2_500, 9_000)  #: of leases, ms
+HEARTBEAT = 4_000
+LONG = 3_600_000  #: time to live of what must not run out in real time: waiters, queues, snapshots
+PACES = (1, 350, 0, 1_700, 40_000)  #: µs that go by before a call, in turn; none at all is allowed too
+LIMITS = (
+    Limits(room=2, worker=2, idle_ttl=1.0),
+    Limits(room=3, worker=1),
+    Limits(room=1, idle_ttl=3.0),
+    Limits(worker=2, idle_ttl=2.0),
+    Limits(),
+)
+SNAPSHOTS = (b"", b"", b"warm", b"warmer")
+MODES = ("soft", "soft", "hard")
+PICKS = tuple(range(12))  #: which of a list, newest first
+SELDOM = (False,) * 7 + (True,)
+EITHER = (False, True)
+
+SETTINGS = settings(
+    stateful_step_count=50, deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck)
+)
+#: Steps by name: their weight in a room's past, and the values of their arguments.
+STEPS: dict[str, tuple[int, dict[str, tuple[Any, ...]]]] = {}
+
+
+def step(weight: int, **values: tuple[Any, ...]) -> Callable[[Callable[..., None]], Any]:
+    """A rule whose arguments are chosen from tuples: by Hypothesis, or by the dice of a room's past."""
+
+    def register(function: Callable[..., None]) -> Any:
+        STEPS[function.__name__] = (weight, values)
+        strategies: dict[str, Any] = {name: st.sampled_from(choices) for name, choices in values.items()}
+        return rule(**strategies)(function)
+
+    return register
+
+
+@dataclass
+class Turn:
+    """A turn as its worker knows it, and what it asked with, word for word: a repeat says the same."""
+
+    asked: dict[str, Any]
+    state: str = "asked"  #: asked, building, live, over
+    fence: int = 0
+    generation: int = 0
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        self.session, self.worker, self.id = self.asked["session"], self.asked["worker"], self.asked["turn"]
+        self.key = self.asked.get("key", "")
+
+
+@dataclass
+class Process:
+    """What a worker process remembers, whatever happens to Redis."""
+
+    epoch: str = ""
+    seen: int = 0  #: the highest fence
+    holds: dict[str, tuple[int, str]] = field(default_factory=dict)  #: session → generation, signature
+
+
+class RoomMachine(RuleBasedStateMachine):
+    stage: Stage
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage.clear()
+        self.model = Room(now=START)
+        self.processes = defaultdict[str, Process](Process)
+        self.turns: list[Turn] = []
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.limits = Limits()
+        self.losses = 0
+
+    # -- both sides ----------------------------------------------------------------------------------------------
+
+    def both(self, name: str, *arguments: Any, model_only: dict[str, Any] | None = None, **named: Any) -> Any:
+        """Do it on both sides, compare everything, and give the answer, or the code of a refusal."""
+        self.model.now += PACES[len(self.calls) % len(PACES)]
+        self.calls.append((name, arguments, named))
+        self.stage.set_time(self.model.now)
+        try:
+            expected = getattr(self.model, name)(*arguments, **named, **(model_only or {}))
+        except Refused as refused:
+            expected = refused.args[0]
+        try:
+            answer = run(getattr(ops, name)(self.stage.link, *arguments, **named))
+        except GreenroomError as error:
+            answer = str(error.__cause__).split(" ")[0]
+        if isinstance(answer, ops.Maintenance):
+            answer.endings.sort()
+            expected.endings.sort()
+        assert answer == expected, f"{name}{arguments}{named} answered {answer}, not {expected}"
+        self.compare(name)
+        return answer
+
+    def compare(self, after: str) -> None:
+        found, sent = self.stage.look()
+        wanted = self.model.keyspace()
+        differ = {key: (found.get(key), wanted.get(key)) for key in found | wanted if found.get(key) != wanted.get(key)}
+        assert not differ, f"after {after}, key: (found, wanted) {differ}"
+        assert sent == sorted(self.model.sent), f"after {after} was sent {sent}, not {sorted(self.model.sent)}"
+        self.model.sent.clear()
+
+    @initialize(limits=st.sampled_from(LIMITS), seed=st.integers(0, 2**32 - 1))
+    def the_room_has_a_past(self, limits: Limits, seed: int) -> None:
+        self.limits = limits
+        for worker in WORKERS:
+            self.join(worker, "up")
+        dice = random.Random(seed)
+        names, weights = list(STEPS), [weight for weight, _ in STEPS.values()]
+        for name in dice.choices(names, weights, k=PAST):
+            arguments = {argument: dice.choice(choices) for argument, choices in STEPS[name][1].items()}
+            note(f"  {name}({arguments})")
+            getattr(self, name)(**arguments)
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+
+    def in_state(self, *states: str) -> list[Turn]:
+        return [turn for turn in reversed(self.turns) if turn.state in states]
+
+    def new_turn(self, worker: str, session: str, warm: bool = False, **asked: Any) -> Turn:
+        """`warm`: on a session whose copy the worker has, if it has any."""
+        process = self.processes[worker]
+        if warm and process.holds:
+            session = sorted(process.holds)[SESSIONS.index(session) % len(process.holds)]
+        generation, signature = process.holds.get(session, (0, "a"))
+        asked = {"lease": 2_500, "signature": signature, "generation": generation, "floor": process.seen} | asked
+        self.turns.append(Turn({"session": session, "worker": worker, "turn": f"t{len(self.turns)}", **asked}))
+        return self.turns[-1]
+
+    def do_begin(self, turn: Turn) -> None:
+        answer = self.both("begin", **turn.asked)
+        if isinstance(answer, ops.Granted):
+            turn.fence, turn.generation = answer.fence, answer.generation
+            turn.state = "building" if answer.fresh else "live"
+            process = self.processes[turn.worker]
+            process.seen = max(process.seen, answer.fence)
+        elif answer == "UNKNOWNWORKER":  # rule 8; whoever wants the turn asks again
+            self.join(turn.worker, "up")
+            self.reconcile(turn.worker, late=False)
+
+    def do_commit(self, turn: Turn, snapshot: bytes = b"") -> None:
+        answer = self.both("commit", turn.session, turn.id, self.limits, snapshot, LONG)
+        if answer == "LOST":
+            turn.state = "over"
+        else:
+            turn.state = "live"
+            self.processes[turn.worker].holds[turn.session] = (turn.generation, turn.asked["signature"])
+
+    def do_end(self, turn: Turn, counts: bool = True, evict: str = "", snapshot: bytes = b"") -> None:
+        answer = self.both(
+            "end", turn.session, turn.id, self.limits, counts=counts, evict=evict, snapshot=snapshot, snapshot_ttl=LONG
+        )
+        turn.state = "over"
+        if answer == "LOST" or answer.mode:
+            self.processes[turn.worker].holds.pop(turn.session, None)
+
+    def do_abandon(self, turn: Turn, counts: bool) -> None:
+        self.both("abandon", turn.session, turn.id, turn.asked.get("key", ""), counts=counts)
+        turn.state = "over"
+
+    @step(
+        8, worker=WORKERS, session=SESSIONS, signature=("a", "a", "a", "b"), lease=LENGTHS, key=KEYS, queue=(0, LONG),
+        affinity=SELDOM, forgot=SELDOM, ahead=SELDOM,
+    )  # fmt: skip
+    def begin(
+        self, worker: str, session: str, signature: str, lease: int, key: str, queue: int, affinity: bool,
+        forgot: bool, ahead: bool,
+    ) -> None:  # fmt: skip
+        """`forgot`: without the copy it has. `ahead`: with a fence given out before a failover that lost it."""
+        asked: dict[str, Any] = {"lease": lease, "key": key, "queue": queue, "affinity": affinity}
+        asked |= {"generation": 0} if forgot else {}
+        asked |= {"floor": self.model.now + 3_000_000} if ahead else {}
+        self.do_begin(self.new_turn(worker, session, signature=signature, **asked))
+
+    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, lease=LENGTHS, key=KEYS, snapshot=SNAPSHOTS)
+    def open_turn(self, worker: str, session: str, warm: bool, lease: int, key: str, snapshot: bytes) -> None:
+        """A turn that goes on: what keeps a room over its cap."""
+        turn = self.new_turn(worker, session, warm, lease=lease, key=key)
+        self.do_begin(turn)
+        if turn.state == "building":
+            self.do_commit(turn, snapshot)
+
+    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, counts=EITHER)
+    def serve(self, worker: str, session: str, warm: bool, counts: bool) -> None:
+        """A whole turn: what fills a room."""
+        turn = self.new_turn(worker, session, warm)
+        self.do_begin(turn)
+        if turn.state == "building":
+            self.do_commit(turn)
+        if turn.state == "live":
+            self.do_end(turn, counts)
+
+    @step(
+        16, how=("on", "on", "on", "abandon", "rebind"), pick=PICKS, counts=EITHER,
+        evict=("", "", "", "soft fallback", "hard reset"), snapshot=SNAPSHOTS, key=("c1", "z1", "s4", "s5", ""),
+    )  # fmt: skip
+    def turn_goes_on(self, how: str, pick: int, counts: bool, evict: str, snapshot: bytes, key: str) -> None:
+        """A turn that has its lease, as far as its worker knows."""
+        if not (turns := self.in_state("building", "live")):
+            return
+        turn = turns[pick % len(turns)]
+        if how == "rebind":
+            if self.both("rebind", turn.session, turn.id, key or turn.session) is None:
+                turn.key = key
+        elif how == "abandon":
+            self.do_abandon(turn, counts)
+        elif turn.state == "building":
+            self.do_commit(turn, snapshot)
+        else:
+            self.do_end(turn, counts, evict, snapshot)
+
+    @step(6, how=("ask", "ask", "give up", "die"), pick=PICKS)
+    def waiter_goes_on(self, how: str, pick: int) -> None:
+        """A waiter asks again, gives up, or its process dies and its place in line goes stale."""
+        if not (turns := self.in_state("asked")):
+            return
+        turn = turns[pick % len(turns)]
+        if how == "ask":
+            self.do_begin(turn)
+        elif how == "give up":
+            self.do_abandon(turn, counts=False)
+        elif self.model.waiters.pop(turn.id, None):
+            self.stage.forget(f"waiter:{turn.id}")
+
+    @step(6, what=("begin", "commit", "end", "abandon"), pick=PICKS)
+    def repeat(self, what: str, pick: int) -> None:
+        """A call arrives twice, or late: only its turn id makes it safe (rule 6)."""
+        calls = [call for call in reversed(self.calls) if call[0] == what]
+        if calls:
+            name, arguments, named = calls[pick % len(calls)]
+            self.both(name, *arguments, **named)
+
+    # -- evictions and maintenance -------------------------------------------------------------------------------
+
+    @step(5, session=SESSIONS, mid_turn=EITHER, mode=MODES, worker=("", *WORKERS))
+    def evict(self, session: str, mid_turn: bool, mode: str, worker: str) -> None:
+        if mid_turn and (turns := self.in_state("building", "live")):
+            session = turns[SESSIONS.index(session) % len(turns)].session
+        self.both("evict", session, mode, "operator", worker)
+
+    @step(
+        3, several=(SESSIONS, ("s1", "s2"), ("s3", "s1", "s5")), mode=MODES, signature=("", "", "b"),
+        worker=("", "w1"), skip_busy=EITHER,
+    )  # fmt: skip
+    def evict_many(self, several: list[str], mode: str, signature: str, worker: str, skip_busy: bool) -> None:
+        self.both("evict_many", several, mode, "memory", signature=signature, worker=worker, skip_busy=skip_busy)
+
+    @step(5, steps=("all", "all", "reap", "sweep"), worker=("", *WORKERS), late=SELDOM)
+    def maintain(self, steps: str, worker: str, late: bool) -> None:
+        """`late`: another worker had this second's maintenance already."""
+        self.stage.forget("maintenance")
+        if late:
+            self.stage.put("maintenance", "another")
+        self.both("maintain", steps, self.limits, worker=worker, paced=True, model_only={"turn_of_another": late})
+
+    @step(6, ms=(30, 400, 400, 1_100, 1_100, 2_600, 5_000, -500, -3_000, -600_000))
+    def time_passes(self, ms: int) -> None:
+        """Below zero: the clock was set back."""
+        self.model.now += ms * 1_000
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    def join(self, worker: str, state: str) -> None:
+        process = self.processes[worker]
+        process.epoch = self.both(
+            "register", worker, HEARTBEAT, epoch=process.epoch, floor=process.seen, address=f"http://{worker}",
+            host="here", pid=7, state=state,
+        )[0]  # fmt: skip
+
+    @step(3, worker=WORKERS, draining=SELDOM)
+    def register(self, worker: str, draining: bool) -> None:
+        """Whoever is not up comes first: a room without workers has no life."""
+        known = self.model.workers
+        down = [name for name in WORKERS if name not in known or known[name].state != "up"]
+        self.join(down[0] if down else worker, "draining" if draining else "up")
+
+    @step(4, worker=WORKERS, late=SELDOM)
+    def beat(self, worker: str, late: bool) -> None:
+        """`late`: it renews turns that are over as well."""
+        states = ("asked", "building", "live", "over") if late else ("building", "live")
+        turns = [turn for turn in self.in_state(*states) if turn.worker == worker]
+        answer = self.both("beat", worker, HEARTBEAT, [(turn.session, turn.id) for turn in turns])
+        for turn in turns if answer != "UNKNOWNWORKER" else ():
+            turn.state = "over" if turn.id in answer[2] else turn.state
+
+    @step(4, worker=WORKERS, late=SELDOM)
+    def reconcile(self, worker: str, late: bool) -> None:
+        """The worker shows what it has; `late`: with turns that are over by now."""
+        holds, copies = self.processes[worker].holds, {}
+        for session, (generation, signature) in holds.items():
+            copies[session] = ops.Claim(session, generation, signature, "live", "", generation, "", counts=True)
+        for turn in reversed(self.in_state("building", "live", *(("over",) if late else ()))):
+            if turn.worker == worker and turn.fence:
+                copies[turn.session] = ops.Claim(
+                    turn.session, turn.generation, turn.asked["signature"], turn.state.replace("over", "live"),
+                    turn.id, turn.fence, turn.key, counts=True,
+                )  # fmt: skip
+        answers = self.both("claim", worker, 2_500, self.processes[worker].seen, list(copies.values()))
+        for session, answer in zip(copies, answers, strict=True):
+            if answer != "keep":
+                holds.pop(session, None)
+
+    @step(
+        3, what=("drain", "deregister", "interrupt", "set_limits", "closed", "disown"), worker=WORKERS,
+        session=SESSIONS, limits=(None, *LIMITS), wrong=SELDOM,
+    )  # fmt: skip
+    def something_rare(self, what: str, worker: str, session: str, limits: Limits | None, wrong: bool) -> None:
+        if what in ("drain", "deregister"):
+            self.both(what, worker)
+        elif what == "interrupt":
+            self.both(what, session)
+        elif what == "set_limits":
+            self.both(what, limits)
+        elif what == "closed":
+            for name, value in list(self.model.closing.items()):
+                owner, generation = value.split(" ")
+                self.both(what, owner, [(name, int(generation) + wrong)])
+        elif copy := self.model.copies.get(session):
+            self.both(what, worker if wrong else copy.worker, [(session, copy.generation)])
+
+    @step(1, first=("w1", "w2", "new"), second=WORKERS)
+    def state_is_lost(self, first: str, second: str) -> None:
+        """Redis was flushed. Veterans open grace, whether or not a new worker comes first (rule 15)."""
+        if self.losses < 2:
+            self.losses += 1
+            self.stage.clear()
+            self.model = Room(now=self.model.now)
+            self.join(first, "up")
+            self.join(second, "up")
+            self.reconcile(second, late=False)

@@ -1,0 +1,216 @@
+"""Negative controls: each breaks one rule in the scripts' text, and the machine must find it.
+
+A control that passes unnoticed means that the machine does not look there: a defect of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from coordinator.private_redis import find_server
+from model.machine import SETTINGS, RoomMachine
+from model.stage import Stage, library
+
+EXAMPLES = 400
+
+
+@dataclass(frozen=True)
+class Control:
+    """A rule broken on purpose: in `file`, each `text` gives way to another."""
+
+    name: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+
+    def __call__(self, path: str, body: str) -> str:
+        if path == self.file:
+            for text, instead in self.changes:
+                assert text in body, f"{self.name}: lua/{path}.lua has changed; the control must follow"
+                body = body.replace(text, instead)
+        return body
+
+
+CONTROLS = (
+    Control(  # B22
+        "a skipped candidate is replaced by a newer victim",
+        "lib/caps",
+        (
+            ("redis.call('ZRANGE', key, offset, last - 1)", "redis.call('ZRANGE', key, offset, -1)"),
+            (
+                "if lease_left(room, session, record) == 0 then",
+                "if dropped < excess and lease_left(room, session, record) == 0 then",
+            ),
+        ),
+    ),
+    Control(  # G2
+        "the cap evicts a session mid-turn",
+        "lib/caps",
+        (("if lease_left(room, session, record) == 0 then", "if true then"),),
+    ),
+    Control(  # rule 11
+        "an eviction does not wait for the turn",
+        "lib/evict",
+        (("if lease_left(room, session, record) == 0 then", "if true then"),),
+    ),
+    Control(  # rules 4, 6
+        "a turn that is not the record's may end or commit",
+        "lib/turn",
+        (("if record.turn ~= turn then return nil end", "if not record.turn then return nil end"),),
+    ),
+    Control(  # rule 4
+        "a late end is accepted if nobody took over",
+        "lib/turn",
+        (("if lease_left(room, session, record) > 0 then return record end", "if true then return record end"),),
+    ),
+    Control(  # rule 10
+        "a drop forgets held",
+        "lib/drop",
+        (("    redis.call('ZREM', prefix .. 'held:' .. record.worker, session)\n", ""),),
+    ),
+    Control(
+        "a copy enters without held",
+        "lib/enter",
+        (("  redis.call('ZADD', room.prefix .. 'held:' .. worker, tick, session)\n", ""),),
+    ),
+    Control(
+        "the count of a signature drifts",
+        "lib/drop",
+        (
+            (
+                "if tonumber(redis.call('ZINCRBY', prefix .. 'signatures', -1, record.signature)) <= 0 then",
+                "if false then",
+            ),
+        ),
+    ),
+    Control(  # rule 4
+        "a copy whose lease ran out is used again",
+        "begin",
+        (
+            ("  local holding, left = holder(room, name)\n", "  local holding, left = free_or_held(room, name)\n"),
+            ("if record.turn then record = {} end", ""),
+            (
+                "local queued = false\n",
+                """local function free_or_held(of, name)
+  local owner = read_record(of, name)
+  if owner.turn and lease_left(of, name, owner) == 0 then return nil end
+  return holder(of, name)
+end
+local queued = false
+""",
+            ),
+        ),
+    ),
+    Control(  # rule 14
+        "an evicted copy is adopted again outside grace",
+        "claim",
+        (("  elseif grace then\n", "  elseif true then\n"),),
+    ),
+    Control(  # rule 5
+        "a slow build enters as old as its begin",
+        "commit",
+        (("record.signature, next_tick(room, 0))", "record.signature, record.fence)"),),
+    ),
+    Control(  # rule 11
+        "hard does not beat soft",
+        "lib/evict",
+        (("if not record.evict or mode == 'hard' then", "if not record.evict then"),),
+    ),
+    Control(  # rule 7
+        "who does not wait jumps the queue",
+        "begin",
+        (("if first and first ~= turn then", "if queue_ms > 0 and first and first ~= turn then"),),
+    ),
+    Control(  # rule 7
+        "a stale waiter blocks the line",
+        "lib/queue",
+        (("if worker then return turn, worker end", "if true then return turn, worker or '' end"),),
+    ),
+    Control(  # rule 1
+        "a fence ignores the floor",
+        "lib/tick",
+        ((", (floor or 0) + 1", ""),),
+    ),
+    Control(  # rule 1
+        "a fence ignores the last tick",
+        "lib/tick",
+        (("math.max(last + 1, ", "math.max("),),
+    ),
+    Control(  # rule 2
+        "an expiry far away counts, though the clock was set back",
+        "lib/left",
+        (("left > 0 and left <= (tonumber(length or 0) or 0)", "left > 0"),),
+    ),
+    Control(  # rule 6
+        "an abandoned turn can begin",
+        "abandon",
+        (("redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[5])\n", ""),),
+    ),
+    Control(  # rule 6
+        "an end is not remembered",
+        "end",
+        (("redis.call('SET', prefix .. 'ended:' .. turn, wanted, 'PX', ARGV[9])\n", ""),),
+    ),
+    Control(  # rule 15
+        "no grace after a loss of state",
+        "begin",
+        (("if grace > 0 then", "if false then"),),
+    ),
+    Control(  # rule 9
+        "a lease key is not freed",
+        "lib/claims",
+        (("    redis.call('ZREM', room.prefix .. 'leases', record.key)\n", ""),),
+    ),
+    Control(  # rule 11
+        "a hard eviction leaves the snapshot",
+        "lib/drop",
+        (("    redis.call('DEL', prefix .. 'snapshot:' .. session)\n", ""),),
+    ),
+    Control(  # B26
+        "a begin leaves the session to the idle sweep",
+        "begin",
+        (("  redis.call('ZREM', prefix .. 'activity', session)\n", ""),),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def where(request: pytest.FixtureRequest) -> Iterator[tuple[Any, redis.Redis]]:
+    """The real server if there is one: it is faster, and one kind of server is enough to see a rule broken."""
+    if not find_server():
+        fake = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+        yield fake, fake
+        return
+    url = request.getfixturevalue("server").url
+    with redis.Redis.from_url(url) as client:
+        yield url, client
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name.replace(" ", "-"))
+def test_broken_rule_is_found(control: Control, where: tuple[Any, redis.Redis], room: str) -> None:
+    stage = Stage(*where, room, library(control))
+    examples = 0
+
+    class Machine(RoomMachine):
+        def __init__(self) -> None:
+            nonlocal examples
+            examples += 1
+            super().__init__()
+
+    Machine.stage = stage
+    quick = settings(
+        SETTINGS, max_examples=EXAMPLES, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
+    )
+    try:
+        with pytest.raises(AssertionError, match=r"answered|after "):
+            run_state_machine_as_test(Machine, settings=quick)
+    finally:
+        stage.close()
+    print(f"{control.name}: found in example {examples}")
