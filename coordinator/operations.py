@@ -156,10 +156,11 @@ async def end(
 
 
 async def abandon(
-    link: Link, session: str, turn: str, key: str = "", *, counts: bool = False, retry: bool = True
+    link: Link, session: str, turn: str, limits: Limits, key: str = "", *, counts: bool = False, retry: bool = True
 ) -> bool:
     """Returns whether a hard eviction was waiting for this build, so that the caller ends the session."""
-    return bool(await link.call("abandon", session, turn, key, int(counts), link.ended_ms, retry=retry) == b"over")
+    argv = (session, turn, key, int(counts), *caps(limits), link.ended_ms)
+    return bool(await link.call("abandon", *argv, retry=retry) == b"over")
 
 
 async def rebind(link: Link, session: str, turn: str, key: str) -> Busy | None:
@@ -222,7 +223,7 @@ async def maintain(
         done.endings += [(text(reply[i]), int(reply[i + 1])) for i in range(8, len(reply), 2)]
         if not more:
             break
-        pace = False  # this round has the floor
+        pace = pace and more == 2  # once this second is ours, we go on
     return done
 
 
@@ -232,10 +233,15 @@ async def closed(link: Link, worker: str, endings: Iterable[tuple[str, int]]) ->
         await link.call("closed", worker, *flat)
 
 
+async def ending(link: Link, session: str, worker: str, generation: int) -> tuple[bool, bool]:
+    """Whether this worker still has to end the session, and whether the session has begun anew."""
+    entry, alive = await link.read_many([("HGET", link.keys.closing, session), ("EXISTS", link.keys.session(session))])
+    return text(entry) == f"{worker} {generation}", bool(alive)
+
+
 async def closing_mode(link: Link, session: str, worker: str, generation: int) -> str:
     """How a copy that is not in the room any more is to be released: 'hard' if its hard close is still to be done."""
-    entry = await link.read("HGET", link.keys.closing, session)
-    return "hard" if text(entry) == f"{worker} {generation}" else "soft"
+    return "hard" if (await ending(link, session, worker, generation))[0] else "soft"
 
 
 async def claim(link: Link, worker: str, lease: int, floor: int, copies: Sequence[Claim]) -> list[str]:

@@ -4,8 +4,9 @@
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 session  2 turn id  3 lease key ('': the session)  4 '1': idle time counts for the copy
---          5 ms for which the turn id stays spent
+--          5 the caller's cap for the worker ('': none)  6 and for the room  7 ms for which the turn id stays spent
 -- Returns  'abandoned' | 'over' : a hard eviction was waiting for this build: the caller ends the session
+-- include: lib/both_caps
 -- include: lib/claims
 -- include: lib/drop
 -- include: lib/lease
@@ -33,6 +34,7 @@ if record.turn == turn then
   elseif record.state == 'building' then
     redis.call('DEL', prefix .. 'session:' .. session)
     if mode == 'hard' then
+      redis.call('DEL', prefix .. 'snapshot:' .. session)
       redis.call('HSET', prefix .. 'closing', session, record.worker .. ' ' .. record.generation)
       answer = 'over'
     end
@@ -42,6 +44,7 @@ if record.turn == turn then
     redis.call('HDEL', prefix .. 'session:' .. session, 'turn', 'lease', 'since', 'key')
     if ARGV[4] == '1' then redis.call('ZADD', prefix .. 'activity', string.format('%.0f', room.ms), session) end
   end
+  if alive then enforce_caps(room, record.worker, ARGV[5], ARGV[6]) end
 end
-redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[5])
+redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[7])
 return answer

@@ -38,13 +38,15 @@ end
 
 if redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return redis.error_reply('ENDED the turn is over') end
 local record = read_record(room, session)
-if record.turn == turn and lease_left(room, session, record) > 0 then
+local left_to_run = lease_left(room, session, record)
+if record.turn == turn and left_to_run > 0 then
   if record.generation ~= record.fence then return { 'hit', record.fence, record.generation } end
   return { 'build', record.fence, read_snapshot(room, session, signature) }
 end
 
-local mine = record.worker == worker
-if ARGV[10] == '1' and record.worker and not mine then
+local doomed = record.turn and left_to_run == 0 -- its copy is nobody's any more
+local mine = record.worker == worker and not doomed
+if ARGV[10] == '1' and record.worker and record.worker ~= worker then
   local owner = redis.call('HMGET', prefix .. 'worker:' .. record.worker, 'state', 'address', 'lease')
   local beat = redis.call('ZSCORE', prefix .. 'workers', record.worker)
   if owner[1] == 'up' and time_left(room, beat, owner[3]) > 0 then
@@ -67,10 +69,10 @@ for _, name in ipairs({ session, key }) do
   if first and first ~= turn then return busy({}, 0) end
   queued = queued or first == turn
 end
-if record.turn then record = {} end -- its lease had run out: the copy was dropped just now
+if doomed then record = {} end -- dropped just now, with the lease that ran out
 
 local hit = record.state == 'live' and mine and record.generation == generation and record.signature == signature
-if not record.worker then
+if not record.worker or key then
   local grace = grace_left(room)
   if grace > 0 then return busy({}, grace) end
 end

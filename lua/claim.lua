@@ -21,6 +21,7 @@ local worker, lease, floor, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3
 local grace = grace_left(room) > 0
 
 local function adopt(session, generation, signature, state, turn, fence, key, counts)
+  if turn ~= '' and redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return 'soft' end
   local record = read_record(room, session)
   if record.worker then
     if tonumber(record.generation) >= tonumber(generation) then return 'soft' end

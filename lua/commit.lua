@@ -4,7 +4,7 @@
 -- ARGV     1 session  2 turn id  3 the caller's cap for the worker ('': none)  4 and for the room
 --          5 snapshot ('': none)  6 its time to live, ms
 -- Returns  {'live', over} : how far over a cap the room stays because of turns, if that is news, else 0
--- Errors   LOST : the turn's lease ran out, or was never given
+-- Errors   LOST : the turn's lease ran out, or was never given; UNKNOWNWORKER : join again and repeat; BADARG
 -- Events   'built'; 'evicted' (lru), 'over-cap'
 -- include: lib/both_caps
 -- include: lib/enter
@@ -15,9 +15,11 @@
 -- include: lib/turn
 local room = open_room(KEYS[1])
 local session, turn = ARGV[1], ARGV[2]
+if not tonumber(ARGV[6]) then return redis.error_reply('BADARG commit') end
 local record = current_turn(room, session, turn)
 if not record then return redis.error_reply('LOST the turn is not current any more') end
 if record.state == 'live' then return { 'live', 0 } end
+if not redis.call('ZSCORE', room.prefix .. 'workers', record.worker) then return redis.error_reply('UNKNOWNWORKER') end
 
 enter_copy(room, session, record.worker, record.signature, next_tick(room, 0))
 redis.call('HSET', room.prefix .. 'session:' .. session, 'state', 'live')

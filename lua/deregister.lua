@@ -1,4 +1,5 @@
--- A worker leaves the room. It has evicted its copies before; turns it left open run out by themselves.
+-- A worker leaves the room. It has evicted its copies before; what it still holds, because a turn was left open, is
+-- reaped like a dead worker's.
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 worker
@@ -8,7 +9,13 @@
 -- include: lib/room
 local room = open_room(KEYS[1])
 local worker, prefix = ARGV[1], KEYS[1]
-if redis.call('ZREM', prefix .. 'workers', worker) == 0 then return 0 end
+if not redis.call('ZSCORE', prefix .. 'workers', worker) then return 0 end
+if redis.call('ZCARD', prefix .. 'held:' .. worker) > 0 then
+  redis.call('ZADD', prefix .. 'workers', string.format('%.0f', room.ms), worker)
+  redis.call('HSET', prefix .. 'worker:' .. worker, 'state', 'draining')
+  return 1
+end
+redis.call('ZREM', prefix .. 'workers', worker)
 redis.call('DEL', prefix .. 'worker:' .. worker)
 redis.call('HDEL', prefix .. 'over', 'held:' .. worker)
 note(room, 'gone', 'worker', worker, 'reason', 'drain')

@@ -6,7 +6,7 @@
 --          5 the caller's cap for the worker ('': none)  6 and for the room
 --          7 snapshot ('': none)  8 its time to live, ms  9 ms for which this answer is kept
 -- Returns  {'kept', over} | {'evicted', mode, reason}
--- Errors   LOST : the turn's lease ran out, or was never given
+-- Errors   LOST : the turn's lease ran out, was never given, or its agent was never committed; BADARG
 -- Events   'evicted', 'over-cap'
 -- include: lib/both_caps
 -- include: lib/claims
@@ -17,6 +17,9 @@
 -- include: lib/turn
 local room = open_room(KEYS[1])
 local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
+if not (tonumber(ARGV[8]) and tonumber(ARGV[9]) and (ARGV[4] == '' or string.match(ARGV[4], '^%l+ %l+$'))) then
+  return redis.error_reply('BADARG end')
+end
 local record = current_turn(room, session, turn)
 if not record or record.state ~= 'live' then
   local ended = redis.call('GET', prefix .. 'ended:' .. turn)
@@ -36,6 +39,7 @@ if wanted ~= '' then
   if mode ~= 'hard' then write_snapshot(room, session, record, ARGV[7], ARGV[8]) end
   mode = drop_copy(room, session, record, mode, reason)
   wanted = mode .. ' ' .. reason
+  enforce_caps(room, record.worker, ARGV[5], ARGV[6])
   answer = { 'evicted', mode, reason }
 else
   local tick = next_tick(room, 0)

@@ -4,6 +4,7 @@
 -- ARGV     1 mode  2 reason  3 signature ('': any)  4 worker ('': any)
 --          5 'mark' or 'skip' sessions that are mid-turn  then 64 sessions at most
 -- Returns  {evicted, marked}
+-- Errors   BADARG
 -- Events   'evicted'
 -- include: lib/evict
 -- include: lib/lease
@@ -11,6 +12,7 @@
 -- include: lib/room
 local room = open_room(KEYS[1])
 local mode, reason, signature, worker, skip = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == 'skip'
+if not string.match(mode .. ' ' .. reason, '^%l+ %l+$') then return redis.error_reply('BADARG evict_many') end
 local count = { evicted = 0, marked = 0 }
 for i = 6, #ARGV do
   local session = ARGV[i]

@@ -1,4 +1,5 @@
--- Move a running turn's lease to another key (rule 9): its conversation id rotated mid-turn.
+-- Move a running turn's lease to another key (rule 9): its conversation id rotated mid-turn. A turn on stage cannot
+-- wait: it goes before those in line for the new key.
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 session  2 turn id  3 the new lease key

@@ -106,7 +106,7 @@ class Beat:
         done = run(ops.maintain(engine.link, "all", engine.limits, worker=engine.worker, paced=True, calls=ROUNDS))
         engine.warn_over(done.over)
         for session, generation in done.endings:
-            engine.end_session(session, generation)
+            engine.end_session(session, generation, left_over=True)
 
     def _hold_memory(self) -> None:
         """Over the memory limit: shed idle agents in small batches, oldest first, and say so ."""

@@ -23,6 +23,7 @@ class Copy:
     pins: int = 0
     mode: str = ""  #: how it is to be released once nobody uses it
     reason: str = ""
+    told: int = 0  #: how often its eviction was heard of
     saved: bytes = b""  #: digest of the snapshot that Redis has
 
 
@@ -59,10 +60,15 @@ class Copies:
             copy.pins -= 1
             return self._take(copy) if copy.mode else None
 
-    def touch(self, copy: Copy) -> None:
-        """The copy was used, and Redis says it stays: it is the newest now, and no rumour of its eviction counts."""
+    def touch(self, copy: Copy, told: int) -> None:
+        """The copy was used, and Redis said that it stays: it is the newest now.
+
+        What was rumoured of its eviction before Redis was asked (`told` is the count of then) does not count any more.
+        What was heard since does: it may have been evicted right behind the end of its turn.
+        """
         with self._lock:
-            copy.mode = copy.reason = ""
+            if copy.told == told:
+                copy.mode = copy.reason = ""
             if self._copies.pop((copy.session, copy.generation), None):
                 self._copies[copy.session, copy.generation] = copy
 
@@ -72,6 +78,7 @@ class Copies:
             copy = self._copies.get((session, generation))
             if copy is None:
                 return None
+            copy.told += 1
             if copy.mode != "hard":
                 copy.mode, copy.reason = mode, reason
             return self._take(copy)

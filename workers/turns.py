@@ -229,7 +229,12 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, 
         copy = Copy(turn.session, granted.generation, turn.signature, agent)
         engine.copies.add(copy)
         turn._hold.copy = copy
-        engine.warn_over(await ops.commit(io.link, turn.session, turn.id, engine.limits))
+        try:
+            over = await ops.commit(io.link, turn.session, turn.id, engine.limits)
+        except UnknownWorker:
+            await io.blocking(engine.rejoin)
+            over = await ops.commit(io.link, turn.session, turn.id, engine.limits)
+        engine.warn_over(over)
     except BaseException as error:
         turn._hold.copy = None
         engine.close(turn)
@@ -257,7 +262,7 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
     copy = turn._copy
     assert copy is not None
     snapshot, digest = _snapshot(engine, copy)
-    counts = engine.counts(copy)
+    counts, told = engine.counts(copy), copy.told
     turn._hold.copy = None
     engine.close(turn)
     evict = "soft lost" if turn.lost else turn._evict
@@ -286,7 +291,7 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
             engine.discard(copy.session, copy.generation, ended.mode, ended.reason)
         else:
             copy.saved = digest
-            engine.copies.touch(copy)
+            engine.copies.touch(copy, told)
             engine.warn_over(ended.over)
     finally:
         engine.unpin(copy)
@@ -309,7 +314,9 @@ async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException
     """Leave nothing behind. If Redis was away a moment ago, it is asked once only."""
     retry = not isinstance(error, CoordinatorUnavailable)
     try:
-        if await io.finish(ops.abandon(io.link, turn.session, turn.id, turn._key, counts=counts, retry=retry)):
+        if await io.finish(
+            ops.abandon(io.link, turn.session, turn.id, engine.limits, turn._key, counts=counts, retry=retry)
+        ):
             engine.end_session(turn.session, turn.fence)
     except CoordinatorUnavailable:
         logger.warning("a turn could not be abandoned, its lease has to run out: %r", turn)

@@ -4,7 +4,7 @@
 local function free_claims(room, session, record)
   redis.call('ZREM', room.prefix .. 'leases', session)
   wake(room, session)
-  if record.key then
+  if record.key and redis.call('HGET', room.prefix .. 'aliases', record.key) == session then
     redis.call('ZREM', room.prefix .. 'leases', record.key)
     redis.call('HDEL', room.prefix .. 'aliases', record.key)
     wake(room, record.key)

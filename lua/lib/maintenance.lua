@@ -5,25 +5,28 @@
 -- include: lib/record
 
 -- Leases that ran out, and those further away than any lease (the clock was set back): their copies are doomed.
+-- Returns how many were, and how many names were looked at.
 local function reap_leases(room, budget)
   local leases, lost = room.prefix .. 'leases', 0
   local function settle(key)
-    local record = read_record(room, key)
-    if record.turn and lease_left(room, key, record) == 0 then
-      drop_copy(room, key, record, 'soft', 'lost')
+    local session, record = key, read_record(room, key)
+    if not record.turn then
+      session = redis.call('HGET', room.prefix .. 'aliases', key)
+      record = session and read_record(room, session) or {}
+    end
+    if not record.turn then
+      redis.call('ZREM', leases, key)
+      redis.call('HDEL', room.prefix .. 'aliases', key)
+    elseif lease_left(room, session, record) == 0 then
+      drop_copy(room, session, record, 'soft', 'lost')
       lost = lost + 1
-    elseif not record.turn then
-      local session = redis.call('HGET', room.prefix .. 'aliases', key)
-      if not session or lease_left(room, session, read_record(room, session)) == 0 then
-        redis.call('ZREM', leases, key)
-        redis.call('HDEL', room.prefix .. 'aliases', key)
-      end
     end
   end
   local now = string.format('%.0f', room.ms)
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, budget)) do settle(key) end
+  local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, budget)
+  for _, key in ipairs(over) do settle(key) end
   for _, key in ipairs(redis.call('ZREVRANGE', leases, 0, 3)) do settle(key) end
-  return lost
+  return lost, #over
 end
 
 -- Workers whose heartbeat is over: their idle copies go; those mid-turn wait for their leases to run out. A
@@ -72,14 +75,14 @@ local function sweep_idle(room, ttl, budget)
   return #idle
 end
 
--- Hard closes left to a worker that is gone, a few at a time: this worker ends those sessions.
+-- Hard closes that are this worker's, or were left to one that is gone, a few at a time. It knows which it is at.
 local function take_endings(room, worker, answer)
   local closing = room.prefix .. 'closing'
   if redis.call('HLEN', closing) == 0 then return end
-  local page = redis.call('HSCAN', closing, 0, 'COUNT', 16)[2]
-  for i = 1, math.min(#page, 64), 2 do
+  local page = redis.call('HRANDFIELD', closing, 16, 'WITHVALUES')
+  for i = 1, #page, 2 do
     local owner, generation = string.match(page[i + 1], '^(%S*) (%d+)$')
-    if owner ~= worker and not redis.call('ZSCORE', room.prefix .. 'workers', owner) then
+    if owner == worker or not redis.call('ZSCORE', room.prefix .. 'workers', owner) then
       redis.call('HSET', closing, page[i], worker .. ' ' .. generation)
       answer[#answer + 1] = page[i]
       answer[#answer + 1] = generation

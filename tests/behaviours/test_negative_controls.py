@@ -40,9 +40,9 @@ RED = (AssertionError, GreenroomError, pytest.fail.Exception)
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """What must come does not come here: nobody waits long for it, but long enough if nothing were broken."""
-    slow = request.getfixturevalue("test") in SLOW
-    monkeypatch.setattr(fleets, "patience", 5.0 if slow else 0.5)
-    monkeypatch.setattr(agents, "patience", 0.5)
+    seconds = 5.0 if request.getfixturevalue("test") in SLOW else 0.5
+    monkeypatch.setattr(fleets, "patience", seconds)
+    monkeypatch.setattr(agents, "patience", 2 * seconds)
 
 
 def control(rule: str, test: Callable[..., Any], stage: str = "real", **arguments: Any) -> Any:

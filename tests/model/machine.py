@@ -188,7 +188,7 @@ class RoomMachine(RuleBasedStateMachine):
             self.processes[turn.worker].holds.pop(turn.session, None)
 
     def do_abandon(self, turn: Turn, counts: bool) -> None:
-        self.both("abandon", turn.session, turn.id, turn.asked.get("key", ""), counts=counts)
+        self.both("abandon", turn.session, turn.id, self.limits, turn.asked.get("key", ""), counts=counts)
         turn.state = "over"
 
     @step(

@@ -218,8 +218,9 @@ class Room:
         copy = self.copies.get(session)
         if copy and copy.lease and copy.lease.turn == turn and self.left(copy):
             return self._granted(session, copy, signature)
-        mine = copy is not None and copy.worker == worker
-        if affinity and copy and not mine and self._serves(copy.worker):
+        doomed = copy is not None and copy.lease is not None and not self.left(copy)
+        mine = copy is not None and copy.worker == worker and not doomed  # a doomed copy is nobody's
+        if affinity and copy and copy.worker != worker and self._serves(copy.worker):
             return Elsewhere(copy.worker, self.workers[copy.worker].about["address"])
         if not (copy and mine and copy.generation == generation):
             if worker not in self.workers:
@@ -245,7 +246,7 @@ class Room:
             if self.head(name) not in ("", turn):
                 return busy(None, 0)
         copy = self.copies.get(session)  # gone, if its lease had run out
-        if not copy and (grace := self.grace_left()):
+        if (not copy or len(names) > 1) and (grace := self.grace_left()):
             return busy(None, grace)
 
         fence = self.tick(floor)
@@ -285,6 +286,8 @@ class Room:
             raise Refused("LOST")
         if copy.state == "live":
             return 0
+        if copy.worker not in self.workers:
+            raise Refused("UNKNOWNWORKER")
         copy.state, copy.tick = "live", self.tick()
         self.counters["builds"] += 1
         self.note("built", session)
@@ -317,7 +320,7 @@ class Room:
         self.ended[turn] = "kept"
         return Ended(over=self.enforce_caps(copy.worker, limits))
 
-    def abandon(self, session: str, turn: str, key: str = "", *, counts: bool = False) -> bool:
+    def abandon(self, session: str, turn: str, limits: Limits, key: str = "", *, counts: bool = False) -> bool:
         if turn in self.ended:
             return self.ended[turn] == "over"
         self.leave_queue([session, key], turn)
@@ -336,6 +339,7 @@ class Room:
             self.drop(session, *(copy.evict or "soft lost").split())
         else:
             copy.active = self.ms if counts else None
+        self.enforce_caps(copy.worker, limits)
         return self.ended[turn] == "over"
 
     def rebind(self, session: str, turn: str, key: str) -> Busy | None:
@@ -364,9 +368,8 @@ class Room:
             return Evicted(self.evict_copy(session, mode, reason), copy.worker, copy.generation)
         if mode == "hard":
             self.snapshots.pop(session, None)
-            if session in self.closing:
+            if self.closing.setdefault(session, f"{worker} 0") != f"{worker} 0":
                 return Evicted("closing")
-            self.closing[session] = f"{worker} 0"
         return Evicted("absent")
 
     def evict_many(
@@ -430,8 +433,12 @@ class Room:
         return worker in self.workers
 
     def deregister(self, worker: str) -> bool:
-        if self.workers.pop(worker, None) is None:
+        if worker not in self.workers:
             return False
+        if self.held(worker):  # a turn was left open: the rest is reaped like a dead worker's
+            self.workers[worker].expiry, self.workers[worker].state = self.ms, "draining"
+            return True
+        del self.workers[worker]
         self.over.pop(f"held:{worker}", None)
         self.note("gone", worker, "drain")
         return True
@@ -489,15 +496,14 @@ class Room:
     ) -> Maintenance:
         """A worker sees to its own cap at every beat; the rest is paced, and may be another worker's this second."""
         done = Maintenance()
+        another = paced and turn_of_another
+        if steps in ("all", "reap") and not another:
+            done.lost, done.gone = self._reap_leases(), self._reap_workers()
+        if steps in ("all", "sweep") and not another:
+            done.idle = self._sweep(self.limit("idle_ttl", limits.idle_ttl))
         if steps == "all" and worker:
             done.capped, done.over = self.enforce(f"held:{worker}", self.limit("worker", limits.worker))
-        if paced and turn_of_another:
-            return done
-        if steps in ("all", "reap"):
-            done.lost, done.gone = self._reap_leases(), self._reap_workers()
-        if steps in ("all", "sweep"):
-            done.idle = self._sweep(self.limit("idle_ttl", limits.idle_ttl))
-        if steps == "all":
+        if steps == "all" and not another:
             capped, over = self.enforce("lru", self.limit("room", limits.room))
             done.capped, done.over = done.capped + capped, max(done.over, over)
             done.endings = self._take_endings(worker) if worker else []
@@ -537,11 +543,11 @@ class Room:
         return len(swept)
 
     def _take_endings(self, worker: str) -> list[tuple[str, int]]:
-        """Hard closes left to a worker that is gone fall to this one."""
+        """Hard closes that are this worker's, and those left to one that is gone: they fall to this one."""
         taken = []
         for session, value in self.closing.items():
             owner, generation = value.split(" ")
-            if owner != worker and owner not in self.workers:
+            if owner == worker or owner not in self.workers:
                 self.closing[session] = f"{worker} {generation}"
                 taken.append((session, int(generation)))
         return taken

@@ -6,7 +6,7 @@ One round trip reads the whole key space back; what the scripts published is rea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
@@ -41,57 +41,11 @@ _NOT_COMPARED = ("maintenance", "test:time")
 
 Change = Callable[[str, str], str]
 
-#: Rules the scripts do not keep yet, with the text that would make them: (file, text, instead). Empty this table.
-PENDING = (
-    (  # rule 11: a hard eviction deletes the snapshot, also one that a failed build carries out
-        "abandon",
-        "    if mode == 'hard' then\n      redis.call('HSET'",
-        """    if mode == 'hard' then
-      redis.call('DEL', prefix .. 'snapshot:' .. session)
-      redis.call('HSET'""",
-    ),
-    (  # rule 9: a lease key that is freed alone lets a later turn take it, and the doomed one then frees *that* lease
-        "lib/maintenance",
-        """      if not session or lease_left(room, session, read_record(room, session)) == 0 then
-        redis.call('ZREM', leases, key)""",
-        """      record = session and read_record(room, session) or {}
-      if record.turn and lease_left(room, session, record) == 0 then
-        drop_copy(room, session, record, 'soft', 'lost')
-        lost = lost + 1
-      elseif not record.turn then
-        redis.call('ZREM', leases, key)""",
-    ),
-    (  # B24: an episode over the cap is over once the index is found within it, or the next one is never told
-        "lib/caps",
-        "  if excess <= 0 then return 0, 0, nil end",
-        """  if excess <= 0 then
-    if cap then redis.call('HDEL', room.prefix .. 'over', index) end
-    return 0, 0, nil
-  end""",
-    ),
-    (  # rule 5: every end enforces the caps
-        "end",
-        "  wanted = mode .. ' ' .. reason\n",
-        "  wanted = mode .. ' ' .. reason\n  enforce_caps(room, record.worker, ARGV[5], ARGV[6])\n",
-    ),
-    (  # rule 6: a turn that is over cannot be re-asserted by a claim that was on its way
-        "claim",
-        "  local record = read_record(room, session)\n  if record.worker then\n",
-        """  if turn ~= '' and redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return 'soft' end
-  local record = read_record(room, session)
-  if record.worker then
-""",
-    ),
-)
 
-
-def library(change: Change | None = None, pending: Sequence[tuple[str, str, str]] = PENDING) -> dict[str, Script]:
+def library(change: Change | None = None) -> dict[str, Script]:
     """The scripts as the machine runs them; `change` breaks a rule on purpose."""
 
     def edit(path: str, body: str) -> str:
-        for file, old, new in pending:
-            if file == path and new not in body:
-                body = body.replace(old, new)
         if path == "lib/message":
             assert _PUBLISH in body
             body = body.replace(_PUBLISH, _PUBLISH + _WRITTEN)

@@ -95,7 +95,7 @@ CONTROLS = (
         "begin",
         (
             ("  local holding, left = holder(room, name)\n", "  local holding, left = free_or_held(room, name)\n"),
-            ("if record.turn then record = {} end", ""),
+            ("local doomed = record.turn and left_to_run == 0", "local doomed = false"),
             (
                 "local queued = false\n",
                 """local function free_or_held(of, name)
@@ -151,7 +151,7 @@ local queued = false
     Control(  # rule 6
         "an abandoned turn can begin",
         "abandon",
-        (("redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[5])\n", ""),),
+        (("redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[7])\n", ""),),
     ),
     Control(  # rule 6
         "an end is not remembered",

@@ -56,10 +56,19 @@ class TestCopies:
         first = copies.pin("a")
         assert first
         copies.discard("a", 1, "soft", "lru")
-        copies.touch(first)
+        copies.touch(first, first.told)
         assert copies.unpin(first) is None
         assert [copy.session for copy in copies] == ["b", "a"]
         assert [copy.session for copy in copies.idle()] == ["b", "a"]
+
+    def test_what_is_heard_after_redis_was_asked_counts(self) -> None:
+        copies = Copies()
+        copy = Copy("a", 1, "sig", object())
+        copies.add(copy)
+        told = copy.told
+        copies.discard("a", 1, "soft", "lru")
+        copies.touch(copy, told)
+        assert copies.unpin(copy) is copy
 
 
 class TestReleases:

@@ -1,0 +1,71 @@
+"""Reconcile: what a worker holds against what Redis says it holds, both ways (rule 14). Finds what messages lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator import operations as ops
+from coordinator.codec import pairs, text
+from coordinator.link import run
+from workers.copies import Copy
+from workers.turns import TurnState
+
+if TYPE_CHECKING:
+    from workers.engine import Engine
+
+#: Copies read at once.
+PAGE = 256
+
+
+def reconcile(engine: Engine) -> None:
+    """At the start, at every (re)subscribe, on a timer, and whenever Redis did not know us."""
+    running = {(turn.session, turn.fence): turn for turn in engine.turns()}
+    by_copy = {id(turn._copy): turn for turn in running.values() if turn._copy}
+    claims = [_claim(engine, copy, by_copy.get(id(copy))) for copy in engine.copies]
+    claims += [
+        ops.Claim(turn.session, turn.fence, turn.signature, "building", turn.id, turn.fence, turn._key, False)
+        for turn in running.values()
+        if turn.fresh and not turn._copy
+    ]
+    for batch in ops.batches(claims, ops.BATCH):
+        verdicts = run(ops.claim(engine.link, engine.worker, engine.lease_ms, engine.floor, batch))
+        for claim, verdict in zip(batch, verdicts, strict=True):
+            if verdict != "keep":
+                _dismissed(engine, claim, verdict)
+    _disown(engine)
+    _finish_endings(engine)
+
+
+def _claim(engine: Engine, copy: Copy, turn: TurnState | None) -> ops.Claim:
+    turn_id, fence, key = (turn.id, turn.fence, turn._key) if turn else ("", copy.generation, "")
+    return ops.Claim(copy.session, copy.generation, copy.signature, "live", turn_id, fence, key, engine.counts(copy))
+
+
+def _dismissed(engine: Engine, claim: ops.Claim, mode: str) -> None:
+    """Redis does not know this copy as ours."""
+    for turn in engine.turns():
+        if turn.id == claim.turn:
+            engine.lose(turn)
+    engine.discard(claim.session, claim.generation, mode, "lost")
+
+
+def _disown(engine: Engine) -> None:
+    """What Redis says we hold and we do not."""
+    link, after = engine.link, "-inf"
+    while True:
+        index = link.keys.held(engine.worker)
+        flat = run(link.read("ZRANGEBYSCORE", index, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE))
+        if not flat:
+            return
+        after, names = text(flat[-1]), [text(name) for name in flat[::2]]
+        generations = run(link.read_many([("HGET", link.keys.session(name), "generation") for name in names]))
+        known = [(name, int(generation or 0)) for name, generation in zip(names, generations, strict=True)]
+        run(ops.disown(link, engine.worker, [copy for copy in known if not engine.copies.holds(*copy)]))
+
+
+def _finish_endings(engine: Engine) -> None:
+    """Hard closes that were left to us and whose message got lost."""
+    for session, value in pairs(run(engine.link.read("HGETALL", engine.link.keys.closing))).items():
+        owner, _, generation = value.rpartition(" ")
+        if owner == engine.worker:
+            engine.end_session(session, int(generation), left_over=True)
