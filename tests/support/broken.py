@@ -37,7 +37,7 @@ RULES = {
     "no cap": Break("lib/caps", "if excess <= 0 then", "if true then"),
     "one too many": Break("lib/caps", "('ZCARD', key) - cap or 0", "('ZCARD', key) - cap - 1 or 0"),
     "a cap where none is set": Break("lib/caps", "local excess =", "cap = cap or 8\n  local excess ="),
-    "a victim is replaced": Break("lib/caps", "math.min(excess, offset + 64)", "excess + 64"),
+    "a victim is replaced": Break("lib/caps", "math.min(excess, offset + most)", "excess + most"),
     "victims mid-turn": Break("lib/caps", "if lease_left(room, session, record) == 0 then", "if true then"),
     "told every time": Break("lib/caps", _TOLD, "if false then"),
     "told never": Break("lib/caps", _TOLD, "if true then"),
@@ -62,7 +62,7 @@ RULES = {
     "soft is hard": Break("lib/drop", "send(room, record.worker, session, mode,", _SENT_HARD),
     "hard is soft": Break("evict", "reason, prefix = ARGV[1], ARGV[2]", "reason, prefix = ARGV[1], 'soft'"),
     "nobody takes endings over": Break("maintain", "if worker ~= '' then take_endings(room, worker, done) end", ""),
-    "everybody ends the session": Break("evict", "ARGV[4] .. ' 0') == 0 then", "ARGV[4] .. ' 0') == 2 then"),
+    "everybody ends the session": Break("evict", "redis.call('HSETNX',", "redis.call('HSET',"),
     "a lease stays where it was": Break("rebind", "if record.key then", "if false then"),
     "no snapshot": Break("lib/snapshot", "if data == '' then return end", "if data then return end"),
 }  # fmt: skip
