@@ -1,4 +1,4 @@
-"""A chat gateway in thirty lines. Start it in three terminals on one Redis, and type `session message` into any of them.
+"""A chat gateway in thirty lines. Start it in three terminals on one Redis; type `session message` into any of them.
 
 GREENROOM_REDIS_URL=redis://localhost:6379 python examples/gateway.py
 """
