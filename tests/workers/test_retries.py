@@ -19,6 +19,7 @@ Start = Callable[..., Worker]
 pytestmark = pytest.mark.parametrize("backend", ["real"], indirect=True)
 
 
+# Ask for it before `start`: workers leave while it still stands.
 @pytest.fixture
 def proxy(server: PrivateRedis) -> Iterator[Proxy]:
     with Proxy(server.port) as proxy:
@@ -31,7 +32,7 @@ def lose(proxy: Proxy, script: str) -> None:
 
 
 @pytest.mark.parametrize("lost", ["begin", "commit", "end"])
-def test_a_lost_answer_has_no_double_effect(start: Start, look: Coordinator, proxy: Proxy, lost: str) -> None:
+def test_a_lost_answer_has_no_double_effect(proxy: Proxy, start: Start, look: Coordinator, lost: str) -> None:
     worker = start(redis=proxy.url, limits=Limits(worker=2))
     for name in ("warm-up", "s"):
         lose(proxy, lost) if name == "s" else None
@@ -45,7 +46,7 @@ def test_a_lost_answer_has_no_double_effect(start: Start, look: Coordinator, pro
 
 
 def test_a_lost_end_is_accepted_although_others_were_served_since(
-    start: Start, look: Coordinator, proxy: Proxy
+    proxy: Proxy, start: Start, look: Coordinator
 ) -> None:
     worker, other = start(redis=proxy.url, socket_timeout=1.0), start()
     served = []
@@ -67,7 +68,7 @@ def test_a_lost_end_is_accepted_although_others_were_served_since(
     assert turn.fence < served[0] < served[1]
 
 
-def test_a_lost_abandon_is_repeated(start: Start, look: Coordinator, proxy: Proxy) -> None:
+def test_a_lost_abandon_is_repeated(proxy: Proxy, start: Start, look: Coordinator) -> None:
     worker = start(lambda request: 1 / 0, redis=proxy.url)
     lose(proxy, "abandon")
     with pytest.raises(Exception, match="builder raised"), worker.turn("s"):
@@ -88,7 +89,7 @@ def test_a_late_begin_cannot_take_the_lease_behind_an_abandon(look: Coordinator,
     assert look.session("s") is None
 
 
-def test_when_redis_stays_away_the_error_says_so(start: Start, proxy: Proxy) -> None:
+def test_when_redis_stays_away_the_error_says_so(proxy: Proxy, start: Start) -> None:
     worker = start(redis=proxy.url, retry_for=0.3, lease=30.0)
     with worker.turn("s"):
         pass
@@ -100,7 +101,7 @@ def test_when_redis_stays_away_the_error_says_so(start: Start, proxy: Proxy) -> 
         assert not turn.fresh
 
 
-def test_an_end_that_does_not_reach_redis(start: Start, proxy: Proxy) -> None:
+def test_an_end_that_does_not_reach_redis(proxy: Proxy, start: Start) -> None:
     worker = start(redis=proxy.url, retry_for=0.3, lease=2.0)
     with pytest.raises(CoordinatorUnavailable), worker.turn("s"):
         proxy.cut()
@@ -114,7 +115,7 @@ def test_an_end_that_does_not_reach_redis(start: Start, proxy: Proxy) -> None:
         assert turn.fresh, "its lease had to run out, so its copy is not trusted"
 
 
-def test_a_build_that_meets_an_outage_leaves_nothing(start: Start, proxy: Proxy, look: Coordinator) -> None:
+def test_a_build_that_meets_an_outage_leaves_nothing(proxy: Proxy, start: Start, look: Coordinator) -> None:
     built = []
 
     def build(request: object) -> object:
