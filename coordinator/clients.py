@@ -52,11 +52,11 @@ def _pool(pool: Any, flavour: int, source: Any, options: dict[str, Any]) -> Any:
     if not isinstance(source, str):
         kind, where = _described(source)
         return pool(connection_class=_KINDS[kind][flavour], **where, **options)
-    made = pool.from_url(source, **options)
     try:
+        made = pool.from_url(source, **options)
         made.connection_class(**made.connection_kwargs)  # connects to nothing yet
-    except TypeError as error:
-        raise ValueError(f"the Redis URL has an option that redis-py does not know: {error}") from None
+    except (TypeError, ValueError):  # their text may hold a piece of the password
+        raise ValueError("the Redis URL cannot be used: it must be like redis://[user:password@]host:port/db") from None
     return made
 
 

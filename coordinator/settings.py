@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coordinator.limits import Limits
@@ -20,7 +19,7 @@ _DEFAULT_URL = "redis://localhost:6379"
 class Settings:
     """Everything that can be set, in seconds and bytes."""
 
-    redis: Any = _DEFAULT_URL  #: URL, or a client that describes the connection
+    redis: Any = field(default=_DEFAULT_URL, repr=False)  #: URL, or a client that describes the connection
     room: str = "default"
     address: str = ""  #: where other replicas reach this worker
     lease: float = 30.0  #: how long a turn's claim lasts without a beat; a beat is a third of it
@@ -33,30 +32,32 @@ class Settings:
     reconcile_every: float = 60.0
     snapshot_ttl: float = 7 * 86400.0
     snapshot_limit: int = 1 << 20
-    signature_key: str = ""
+    signature_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         room_name(self.room)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("redis", "room", "address", "signature_key"):
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in ("redis", "room", "address", "signature_key"):
                 continue
             bad = isinstance(value, bool) or not isinstance(value, (int, float))
-            if bad or not math.isfinite(value) or value <= 0:
-                raise ValueError(f"{field.name} must be a number above zero, not {ascii(value)[:40]}")
+            if bad or not 0 < value < 2**53:
+                raise ValueError(f"{each.name} must be a number above zero, not {ascii(value)[:40]}")
+        if self.lease < 0.1:
+            raise ValueError(f"lease must be a tenth of a second or more, not {self.lease}")
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
         """From arguments (None: not given) and the environment."""
         environ = os.environ if environ is None else environ
-        known = {field.name: field for field in fields(cls)}
+        known = {each.name: each for each in fields(cls)}
         if unknown := sorted(arguments.keys() - known.keys()):
             raise TypeError(f"unknown setting {unknown[0]!r}: one of {', '.join(known)}")
         values = {name: value for name, value in arguments.items() if value is not None}
-        for name, field in known.items():
+        for name, each in known.items():
             variable = _VARIABLES.get(name, f"GREENROOM_{name.upper()}")
             if name not in values and (text := environ.get(variable)):
-                values[name] = _number(variable, text, type(field.default))
+                values[name] = _number(variable, text, type(each.default))
         return cls(**values)
 
 

@@ -33,19 +33,29 @@ def config_signature(
     length, tool-registry generation, user id …). Reasoning settings and callbacks are per message and do not belong
     here. The key comes from the argument or GREENROOM_SIGNATURE_KEY; without one a constant is used.
     """
-    if isinstance(toolsets, (str, bytes)):
-        raise ValueError("toolsets cannot be signed: pass a list of names, not one string")
+    names = () if toolsets is None else toolsets
+    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        raise ValueError("config.toolsets cannot be signed: pass a list of names")
+    names = list(names)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("config.toolsets cannot be signed: a toolset's name must be a string")
+    for name, mapping in (("runtime", runtime), ("extra", extra)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ValueError(f"config.{name} cannot be signed: it must be a mapping, not a {type(mapping).__name__}")
     form = {
         "model": model or "",
-        "runtime": dict(runtime or {}),
-        "toolsets": frozenset(toolsets or ()),
+        "runtime": runtime or {},
+        "toolsets": frozenset(names),
         "ephemeral_prompt": ephemeral_prompt or "",
-        "extra": dict(extra or {}),
+        "extra": extra or {},
     }
     secret = key if key is not None else os.environ.get(KEY_VARIABLE, "")
     secret = secret.encode() if isinstance(secret, str) else secret
     digest = blake2b(digest_size=16, key=blake2b(secret or _NO_KEY).digest(), person=b"greenroom-sig-1")
-    digest.update(_canonical(form, "config"))
+    try:
+        digest.update(_canonical(form, "config"))
+    except RecursionError:
+        raise ValueError("config cannot be signed: it contains itself, or is nested too deep") from None
     return digest.hexdigest()
 
 

@@ -27,7 +27,9 @@ local room = open_room(KEYS[1])
 local session, worker, turn, signature, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lease, floor, queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9])
 local key = ARGV[8] ~= '' and ARGV[8] ~= session and ARGV[8] or nil
-if not (lease and lease > 0 and floor and queue_ms) then return redis.error_reply('BADARG begin') end
+if not (lease and lease > 0 and floor and floor >= 0 and floor < 2 ^ 53 - 2 ^ 40 and queue_ms) then
+  return redis.error_reply('BADARG begin')
+end
 local prefix = room.prefix
 
 -- Take a place in line and say who is in the way.

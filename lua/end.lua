@@ -5,7 +5,7 @@
 --          4 '<mode> <reason>' of an eviction the turn itself wants ('': none)
 --          5 the caller's cap for the worker ('': none)  6 and for the room
 --          7 snapshot ('': none)  8 its time to live, ms  9 ms for which this answer is kept
--- Returns  {'kept', over} | {'evicted', mode, reason}
+-- Returns  {'kept', over} | {'evicted', mode, reason, over}
 -- Errors   LOST : the turn's lease ran out, was never given, or its agent was never committed; BADARG
 -- Events   'evicted', 'over-cap'
 -- include: lib/both_caps
@@ -26,7 +26,7 @@ if not record or record.state ~= 'live' then
   if ended == 'kept' then return { 'kept', 0 } end
   local mode, reason = string.match(ended or '', '^(%l+) (%l+)$')
   if not mode then return redis.error_reply('LOST the turn is not current any more') end
-  return { 'evicted', mode, reason }
+  return { 'evicted', mode, reason, 0 }
 end
 
 free_claims(room, session, record)
@@ -39,8 +39,7 @@ if wanted ~= '' then
   if mode ~= 'hard' then write_snapshot(room, session, record, ARGV[7], ARGV[8]) end
   mode = drop_copy(room, session, record, mode, reason)
   wanted = mode .. ' ' .. reason
-  enforce_caps(room, record.worker, ARGV[5], ARGV[6])
-  answer = { 'evicted', mode, reason }
+  answer = { 'evicted', mode, reason, enforce_caps(room, record.worker, ARGV[5], ARGV[6]) }
 else
   local tick = next_tick(room, 0)
   redis.call('ZADD', prefix .. 'lru', tick, session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -78,13 +79,20 @@ class AsyncWorker:
     async def start(self) -> None:
         """Join the room."""
         self._engine.loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._engine.start)
+        try:
+            await _whole(asyncio.to_thread(self._engine.start))
+        except asyncio.CancelledError:
+            await _whole(asyncio.to_thread(self._engine.leave))
+            raise
         self._io = _LoopIO(self._engine, AsyncLink(self._engine.settings, self._scripts), self._build)
         self._signals.install()
 
     async def close(self) -> None:
         """Drain and leave: turns end, copies are released, the worker is deregistered. May be called again."""
-        await _whole(asyncio.to_thread(self._engine.leave))
+        await _whole(self._close())
+
+    async def _close(self) -> None:
+        await asyncio.to_thread(self._engine.leave)
         self._signals.remove()
         if self._io:
             await self._io.link.close()
@@ -117,7 +125,7 @@ class AsyncWorker:
 
     async def sweep(self) -> int:
         """Evict what has been idle for longer than idle_ttl; how many went."""
-        done = await ops.maintain(self._started().link, "sweep", self._engine.limits, calls=100_000)
+        done = await ops.maintain(self._started().link, "sweep", self._engine.limits)
         return done.idle
 
     @property
@@ -162,6 +170,12 @@ class _LoopIO:
 
     async def blocking(self, action: Callable[[], T]) -> T:
         return await asyncio.to_thread(action)
+
+    async def released(self, release: Future[None], seconds: float) -> None:
+        waiting = asyncio.wrap_future(release)
+        await asyncio.wait({waiting}, timeout=seconds)
+        if waiting.done() and not waiting.cancelled():
+            waiting.exception()  # it was seen
 
     async def finish(self, flow: Coroutine[Any, Any, T]) -> T:
         return await _whole(flow)

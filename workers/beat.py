@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from coordinator import operations as ops
 from coordinator.codec import text
 from coordinator.errors import CoordinatorUnavailable, UnknownWorker
-from coordinator.limits import Limits
 from coordinator.link import run
 from workers.memory import MemoryGuard, collect_and_trim, resident_bytes
 
@@ -19,8 +18,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("greenroom.beat")
 
-#: Batches of maintenance in one beat; the rest waits for the next.
-ROUNDS = 64
+#: Batches of maintenance in one beat, and the part of a lease they may take; the rest waits for the next.
+ROUNDS, PART = 64, 1 / 6
+#: A turn is given up when this part of its lease has passed without a renewal. What is left is more than an attempt to
+#: renew can take, so that it is noticed before Redis gives the session away.
+FENCE_AT = 0.7
 
 
 class Beat:
@@ -65,8 +67,6 @@ class Beat:
 
     def fence(self) -> None:
         """Give up, by our own clock, turns that could not be renewed for too long (G6)."""
-        from workers.engine import FENCE_AT
-
         now = self._engine.now()
         for turn in self._engine.turns():
             if now - turn._renewed > self._engine.settings.lease * FENCE_AT:
@@ -100,10 +100,15 @@ class Beat:
         engine = self._engine
         engine.end_orphans()
         engine.releases.check()
+        engine.interrupts.check()
         self._hold_memory()
         if engine.draining:
             engine.shed(len(engine.copies), "drain")
-        done = run(ops.maintain(engine.link, "all", engine.limits, worker=engine.worker, paced=True, calls=ROUNDS))
+        seconds = engine.settings.lease * PART
+        flow = ops.maintain(
+            engine.link, "all", engine.limits, worker=engine.worker, paced=True, calls=ROUNDS, seconds=seconds
+        )
+        done = run(flow)
         engine.warn_over(done.over)
         for session, generation in done.endings:
             engine.end_session(session, generation, left_over=True)
@@ -129,5 +134,5 @@ class Beat:
         engine = self._engine
         value = run(engine.link.read("HGET", engine.link.keys.settings, "memory"))
         if value is None:
-            return Limits(memory=engine.limits.memory).memory  # type: ignore[return-value]
+            return cast(int | None, engine.limits.memory)  # Limits made it a number
         return None if text(value) == "none" else int(value)

@@ -25,6 +25,7 @@ class Copy:
     reason: str = ""
     told: int = 0  #: how often its eviction was heard of
     saved: bytes = b""  #: digest of the snapshot that Redis has
+    saved_at: float = 0.0  #: when it was sent, by our own clock
 
 
 @dataclass(slots=True)

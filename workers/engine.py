@@ -6,6 +6,7 @@ a blocked event loop must not stop renewal.
 
 from __future__ import annotations
 
+import atexit
 import collections
 import logging
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from coordinator import operations as ops
@@ -29,15 +31,13 @@ from workers.holding import Holding
 from workers.lifecycle import Lifecycle
 from workers.listener import Listener
 from workers.reconcile import reconcile
+from workers.releases import Releases
 from workers.turns import Hold, TurnState
 
 logger = logging.getLogger("greenroom.worker")
 
 #: The clock that counts suspend, where there is one: a lease runs out while the machine sleeps, too (G6).
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-#: A turn is given up when this part of its lease has passed without a renewal. What is left is more than one beat's
-#: attempt can take, so that it is noticed before Redis gives the session away.
-FENCE_AT = 0.75
 
 
 class Engine(Holding):
@@ -68,6 +68,7 @@ class Engine(Holding):
         self._wakes: dict[str, Callable[[], None]] = {}
         self._joining = threading.RLock()
         self._leaving = threading.Lock()
+        self.interrupts = Releases(2, self.settings.release_limit)  # not in line behind releases
         self._orphans: collections.deque[tuple[str, str, Hold]] = collections.deque()
         self._pid = 0
         self._left = False
@@ -77,18 +78,21 @@ class Engine(Holding):
     def start(self) -> None:
         """Join the room, keep the beat and listen. Everything that belongs to a process is made here, after fork."""
         self._pid = os.getpid()
-        # Two waits fit into the part of a lease behind FENCE_AT: to connect, and for an answer.
-        self.link = SyncLink(
-            self.settings, self._scripts, timeout=min(self.settings.socket_timeout, self.settings.lease / 10)
-        )
+        # What the beat calls may take: to connect, for an answer, and both once more. It has to notice in time that it
+        # cannot renew.
+        short = self.settings.lease / 10
+        settings = replace(self.settings, retry_for=min(self.settings.retry_for, short))
+        self.link = SyncLink(settings, self._scripts, timeout=min(self.settings.socket_timeout, short))
         self._beat, self._listener = Beat(self), Listener(self)
         try:
             self.rejoin()
         except BaseException:
+            self._pid = 0
             run(self.link.close())
             raise
         self._listener.start()
         self._beat.start()
+        atexit.register(self.leave)
 
     def check_process(self) -> None:
         if self._pid != os.getpid():
@@ -102,6 +106,7 @@ class Engine(Holding):
         with self._joining:
             if self._left:
                 raise WorkerDraining("this worker has left the room")
+            known = self.epoch
             self.epoch, _ = run(
                 ops.register(
                     self.link,
@@ -115,14 +120,17 @@ class Engine(Holding):
                     state="draining" if self.draining else "up",
                 )
             )
+            if known and known != self.epoch:
+                for copy in self.copies:
+                    copy.saved = b""  # Redis lost its snapshot with everything else
             self.reconcile()
 
     def leave(self) -> None:
         """Drain: turns end, copies are released, the worker is deregistered. A second caller waits for the first."""
-        self.draining = True
         with self._leaving:
-            if self._left or not self._pid:
+            if self._left or self._pid != os.getpid():  # not started, or a fork of who did
                 return
+            self.draining = True
             self.quietly("drain", lambda: run(ops.drain(self.link, self.worker)))
             with self._idle:
                 self._idle.wait_for(lambda: not self._unfinished, self.settings.drain_for)
@@ -133,12 +141,14 @@ class Engine(Holding):
             self.quietly("evict its copies", lambda: self.shed(len(self.copies), "drain"))
             for copy in self.copies.idle():
                 self.discard(copy.session, copy.generation, "soft", "drain")
-            self.releases.drain(self.settings.release_limit + 1)
+            self.releases.drain()
             self._beat.stop()
             self._listener.stop()
             self.quietly("deregister", lambda: run(ops.deregister(self.link, self.worker)))
             self.releases.stop()
+            self.interrupts.stop()
             run(self.link.close())
+            atexit.unregister(self.leave)
 
     # -- turns
 
@@ -148,8 +158,8 @@ class Engine(Holding):
 
     def open(self, turn: TurnState) -> None:
         """The turn has its lease: renew it from now on, for as long as somebody has hold of the turn."""
-        self.floor = max(self.floor, turn.fence)
         with self._idle:
+            self.floor = max(self.floor, turn.fence)
             self._turns[turn.id] = weakref.ref(turn)
             self._unfinished.add(turn.id)
         turn._finalizer = weakref.finalize(turn, self._orphans.append, (turn.id, turn.session, turn._hold))
@@ -192,9 +202,10 @@ class Engine(Holding):
 
     def lose(self, turn: TurnState) -> None:
         """The turn's claim is gone. Its agent is asked to stop, and is not used again."""
-        if turn.lost or turn.id not in self._turns:
-            return
-        turn.lost = True
+        with self._idle:
+            if turn.lost or turn.id not in self._turns:
+                return
+            turn.lost = True
         logger.warning("lost the lease of %r", turn)
         self._interrupt(turn)
 
@@ -216,10 +227,15 @@ class Engine(Holding):
             wake()
 
     def _interrupt(self, turn: TurnState) -> None:
-        copy = turn._copy
-        if copy is not None:
-            agent = copy.agent
-            self.releases.submit(f"the interrupt of {turn!r}", lambda: self._call(self.lifecycle.interrupt, agent))
+        """Ask the agent to stop; not from here, and not if the turn is over by then."""
+        copy, reference = turn._copy, weakref.ref(turn)
+
+        def interrupt() -> None:
+            running = reference()
+            if copy is not None and running is not None and running._copy is copy:
+                self._call(self.lifecycle.interrupt, copy.agent)
+
+        self.interrupts.submit(f"the interrupt of {turn!r}", interrupt)
 
     # -- what Redis says
 

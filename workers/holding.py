@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import threading
@@ -56,16 +55,10 @@ class Holding:
             if gone := self.copies.discard(session, generation, mode, reason):
                 self.release(gone)
 
-    def is_closing(self, session: str) -> bool:
-        """Whether a hard close of this session is under way here."""
+    def closing(self, session: str) -> Future[None] | None:
+        """The hard close or the end of this session that is under way here."""
         with self._releasing:  # nobody is between taking the copy out and handing it on
-            return session in self._closing
-
-    def await_closing(self, session: str) -> None:
-        """Wait for the hard close of this session that is under way here; it has its time limit."""
-        if done := self._closing.get(session):
-            with contextlib.suppress(Exception):
-                done.exception(self.settings.release_limit)
+            return self._closing.get(session)
 
     def release(self, copy: Copy) -> None:
         """Hand a copy that nobody has any more to the background pool."""
@@ -90,8 +83,12 @@ class Holding:
             self._ending.add((session, generation))
         done = self.releases.submit(f"the {mode} release of {session!r}", release)
         if mode == "hard":
-            self._closing[session] = done
-            done.add_done_callback(lambda _: self._closed(session, done))
+            self._is_closing(session, done)
+
+    def _is_closing(self, session: str, done: Future[None]) -> None:
+        """Whoever builds for this session again here waits for this."""
+        self._closing[session] = done
+        done.add_done_callback(lambda _: self._closed(session, done))
 
     def _closed(self, session: str, done: Future[None]) -> None:
         with self._releasing:
@@ -104,10 +101,6 @@ class Holding:
         `left_over`: somebody else should have done it, some time ago. If the session has begun anew since, it is too
         late: its new life must not be torn down.
         """
-        with self._releasing:
-            if (session, generation) in self._ending or self.copies.holds(session, generation):
-                return
-            self._ending.add((session, generation))
 
         def end() -> None:
             try:
@@ -117,7 +110,11 @@ class Holding:
             finally:
                 self._ended(session, generation)
 
-        self.releases.submit(f"the end of {session!r}", end)
+        with self._releasing:
+            if (session, generation) in self._ending or self.copies.holds(session, generation):
+                return
+            self._ending.add((session, generation))
+            self._is_closing(session, self.releases.submit(f"the end of {session!r}", end))
 
     def _ended(self, session: str, generation: int) -> None:
         """Tell Redis that nobody else has to end this session."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Awaitable
 from typing import Any
 
 
@@ -23,8 +25,13 @@ class Lifecycle:
 
     def close(self, agent: Any) -> Any:
         """Hard: the session is over, and its task state with it."""
-        _call(agent, "shutdown_memory_provider")
-        return _call(agent, "close") if hasattr(agent, "close") else _call(agent, "release_clients")
+        results = []
+        try:
+            results.append(_call(agent, "shutdown_memory_provider"))
+        finally:
+            results.append(_call(agent, "close" if hasattr(agent, "close") else "release_clients"))
+        coroutines = [result for result in results if inspect.isawaitable(result)]
+        return _one_after_the_other(coroutines) if coroutines else None
 
     def interrupt(self, agent: Any) -> Any:
         """Ask the running turn to stop soon."""
@@ -46,3 +53,15 @@ def _call(agent: Any, method: str) -> Any:
     """Call a method the agent may not have. What it returns matters when it is a coroutine: somebody awaits it."""
     found = getattr(agent, method, None)
     return found() if callable(found) else None
+
+
+async def _one_after_the_other(awaitables: list[Awaitable[Any]]) -> None:
+    """All of them, whatever goes wrong; then the first error."""
+    errors = []
+    for awaitable in awaitables:
+        try:
+            await awaitable
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

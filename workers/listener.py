@@ -52,18 +52,23 @@ class Listener:
         engine = self._engine
         settings = engine.settings
         client = sync_client(settings.redis, timeout=settings.socket_timeout, connections=2)
-        due = time.monotonic() + settings.reconcile_every
+        due, unanswered = time.monotonic() + settings.reconcile_every, False
         try:
             with client.pubsub() as channel:
                 channel.subscribe(engine.link.keys.channel(engine.worker))
                 while not self._stopping.is_set():
                     item = channel.get_message(timeout=0.2)
-                    if item and item["type"] == "message":
-                        if (heard := message(item["data"])) is not None:
-                            engine.on_message(heard)
-                    elif (item and item["type"] == "subscribe") or time.monotonic() > due:
-                        due = time.monotonic() + settings.reconcile_every
+                    kind = item["type"] if item else ""
+                    if kind == "message" and (heard := message(item["data"])) is not None:
+                        engine.on_message(heard)
+                    unanswered = unanswered and kind != "pong"
+                    if kind == "subscribe":
                         self._subscribed.set()
+                    if kind == "subscribe" or time.monotonic() > due:
+                        if unanswered:
+                            raise ConnectionError("the line is dead: no answer since the last look")
+                        channel.ping()
+                        due, unanswered = time.monotonic() + settings.reconcile_every, True
                         engine.reconcile()
                         engine.wake_all()
         finally:

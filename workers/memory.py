@@ -51,6 +51,7 @@ class MemoryGuard:
             self.before = self.fruitless = self.gave_up_at = 0
         if self.before:
             self.fruitless = self.fruitless + 1 if resident >= self.before else 0
+            self.before = 0
         if self.fruitless >= 2:
             self.gave_up_at = resident
             return 0

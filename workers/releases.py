@@ -46,7 +46,7 @@ class Releases:
         job = _Job(what, action)
         with self._lock:
             self._open.add(job)
-            spawn = self._alive < self._threads
+            spawn = self._alive < self._threads and self._stuck() < STUCK
             self._alive += spawn
         self._queue.put(job)
         if spawn:
@@ -62,8 +62,7 @@ class Releases:
                 job.given_up = True
                 self._open.discard(job)
                 self.failed += 1
-            stuck = sum(job.given_up for job in self._running)
-            spawn = len(late) if stuck <= STUCK else 0
+            spawn = len(late) if self._stuck() <= STUCK else 0
             self._alive += spawn - len(late)
         for job in late:
             logger.error("gave up on %s after %.1f s; its thread goes on", job.what, self._limit)
@@ -71,14 +70,15 @@ class Releases:
         for _ in range(spawn):
             self._spawn()
 
-    def drain(self, seconds: float) -> bool:
-        """Wait until everything submitted is done or given up on."""
+    def drain(self, seconds: float = float("inf")) -> bool:
+        """Wait until everything submitted is done or given up on; each has its time limit."""
         deadline = time.monotonic() + seconds
         while True:
             self.check()
             with self._lock:
                 waiting = [job.done for job in self._open]
-            if not waiting or time.monotonic() > deadline:
+                dead_end = not self._alive
+            if not waiting or dead_end or time.monotonic() > deadline:
                 return not waiting
             try:
                 waiting[0].exception(0.05)
@@ -93,7 +93,12 @@ class Releases:
             self._queue.put(None)
 
     def _spawn(self) -> None:
-        threading.Thread(target=self._work, name="greenroom-release", daemon=True).start()
+        thread = threading.Thread(target=self._work, name="greenroom-release", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is shutting down and starts no more threads: do it here
+            self._queue.put(None)
+            self._work()
 
     def _work(self) -> None:
         while job := self._queue.get():
@@ -117,9 +122,19 @@ class Releases:
             elif not replaced and error is not None:
                 job.done.set_exception(error)
             error = None
-            if replaced:
+            if replaced and not self._takes_its_place_again():
                 return
             del job
+
+    def _takes_its_place_again(self) -> bool:
+        """A thread that was given up on and is back: is there a place for it?"""
+        with self._lock:
+            back = self._alive < self._threads
+            self._alive += back
+            return back
+
+    def _stuck(self) -> int:
+        return sum(job.given_up for job in self._running)
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ class DrainOnTerminate:
         self._installed = False
         self._draining = False
         self._drained = False
+        self._lock = threading.Lock()
 
     def install(self) -> None:
         main = threading.current_thread() is threading.main_thread()
@@ -27,9 +28,10 @@ class DrainOnTerminate:
     def remove(self) -> None:
         if not self._installed or threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGTERM) == self._on_signal:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._installed = False
+        with self._lock:
+            if signal.getsignal(signal.SIGTERM) == self._on_signal:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._installed = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._drained:
@@ -43,4 +45,6 @@ class DrainOnTerminate:
             self._leave()
         finally:
             self._drained = True
-            os.kill(os.getpid(), signal.SIGTERM)
+            with self._lock:
+                if self._installed:  # else the main thread is on its way out by itself
+                    os.kill(os.getpid(), signal.SIGTERM)

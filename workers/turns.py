@@ -12,7 +12,8 @@ import secrets
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from coordinator import operations as ops
@@ -36,15 +37,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("greenroom.turns")
 T = TypeVar("T")
 
+#: A snapshot of nothing: msgpack's nil.
+NO_SNAPSHOT = b"\xc0"
+
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
     """What the builder gets."""
 
     session: str
-    config: Any
+    config: Any = field(repr=False)  # may hold credentials
     signature: str
-    snapshot: Any
+    snapshot: Any = field(repr=False)
     fence: int
 
 
@@ -79,6 +83,9 @@ class IO(Protocol):
     async def blocking(self, action: Callable[[], T]) -> T:
         """Run something that blocks."""
 
+    async def released(self, release: Future[None], seconds: float) -> None:
+        """Until a release is over, however it went, or for so long."""
+
     async def finish(self, flow: Coroutine[Any, Any, T]) -> T:
         """Run a flow to its end even if the caller is cancelled meanwhile."""
 
@@ -103,6 +110,8 @@ class TurnState:
         self._key = session_name(lease_key, "lease key") if lease_key is not None else ""
         self._wait = _seconds(wait)
         self._affinity = affinity
+        if isinstance(floor, bool) or not isinstance(floor, int) or not 0 <= floor < 2**53 - 2**40:
+            raise ValueError(f"floor must be a fence: a whole number from 0 to 2**53, not {ascii(floor)[:40]}")
         self._floor = floor
         self.id = f"{engine.worker}/{secrets.token_hex(8)}"
         self.fence = 0
@@ -135,21 +144,11 @@ class TurnState:
 async def open_turn(engine: Engine, io: IO, turn: TurnState) -> None:
     """Begin; wait in line if need be; build if there is no warm copy."""
     engine.check_process()
-    while True:
-        granted, copy = await _begin(engine, io, turn)
-        if granted.fresh:
-            await _build(engine, io, turn, granted, copy)
-            return
-        if copy and copy.generation == granted.generation:
-            turn._hold.copy = copy
-            return
-        # Redis counts on a copy that is not here any more: somebody forged its eviction. Give it up, ask again.
-        if copy:
-            engine.unpin(copy)
-        engine.close(turn)
-        await io.finish(ops.end(io.link, turn.session, turn.id, engine.limits, counts=False, evict="soft lost"))
-        engine.finished(turn.id)
-        turn.id = f"{engine.worker}/{secrets.token_hex(8)}"
+    granted, copy = await _begin(engine, io, turn)
+    if granted.fresh:
+        await _build(engine, io, turn, granted, copy)
+    else:
+        turn._hold.copy = copy  # pinned since before we asked: it is the generation that Redis speaks of
 
 
 async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, Copy | None]:
@@ -220,13 +219,13 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, 
     try:
         if old:
             await _supersede(engine, io, old)
-        if engine.is_closing(turn.session):  # a hard close tears down what belongs to the session id: it goes first
-            await io.blocking(lambda: engine.await_closing(turn.session))
+        if closing := engine.closing(turn.session):  # it tears down what belongs to the session id: it goes first
+            await io.released(closing, engine.settings.release_limit)
         try:
             agent = await io.build(request)
         except Exception as error:
             raise BuildFailed(f"the builder raised {type(error).__name__}") from error
-        copy = Copy(turn.session, granted.generation, turn.signature, agent)
+        copy = Copy(turn.session, granted.generation, turn.signature, agent, saved=_digest(granted.snapshot))
         engine.copies.add(copy)
         turn._hold.copy = copy
         try:
@@ -238,12 +237,17 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, 
     except BaseException as error:
         turn._hold.copy = None
         engine.close(turn)
-        if not isinstance(error, LeaseLost):
-            await _abandon(engine, io, turn, error)
-        if copy:
-            engine.discard(copy.session, copy.generation, "soft", "lost")
-            engine.unpin(copy)
-        engine.finished(turn.id)
+        mode = "soft"
+        try:
+            if not isinstance(error, LeaseLost) and await _abandon(engine, io, turn, error):
+                mode = "hard"
+        finally:
+            if copy:
+                engine.discard(copy.session, copy.generation, mode, "lost")
+                engine.unpin(copy)
+            elif mode == "hard":
+                engine.end_session(turn.session, turn.fence)
+            engine.finished(turn.id)
         raise
 
 
@@ -261,11 +265,13 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
     """End the turn; not to be cut off. Raises LeaseLost if its claim was lost, unless the body raised already."""
     copy = turn._copy
     assert copy is not None
-    snapshot, digest = _snapshot(engine, copy)
+    snapshot = _snapshot(engine, copy)
     counts, told = engine.counts(copy), copy.told
     turn._hold.copy = None
     engine.close(turn)
-    evict = "soft lost" if turn.lost else turn._evict
+    evict = turn._evict or ("soft drain" if engine.draining else "")
+    if turn.lost:
+        snapshot, evict = b"", "soft lost"
     flow = ops.end(
         io.link,
         turn.session,
@@ -282,17 +288,19 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
         turn.lost = True
         engine.discard(copy.session, copy.generation, "soft", "lost")
     except CoordinatorUnavailable:
-        # Whether the end was accepted is open. The copy stays; Redis's record decides at the next begin.
-        if error is None:
-            raise
+        if turn.lost:
+            engine.discard(copy.session, copy.generation, "soft", "lost")
+        elif error is None:
+            raise  # whether the end was accepted is open: the copy stays, and Redis's record decides at the next begin
         logger.warning("the end of a turn did not reach Redis: %r", turn)
     else:
+        engine.warn_over(ended.over)
         if ended.mode:
             engine.discard(copy.session, copy.generation, ended.mode, ended.reason)
         else:
-            copy.saved = digest
+            if snapshot:
+                copy.saved, copy.saved_at = _digest(snapshot), engine.now()
             engine.copies.touch(copy, told)
-            engine.warn_over(ended.over)
     finally:
         engine.unpin(copy)
         engine.finished(turn.id)
@@ -310,16 +318,15 @@ async def rebind(engine: Engine, io: IO, turn: TurnState, key: str) -> None:
     turn._key = key
 
 
-async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException, counts: bool = False) -> None:
-    """Leave nothing behind. If Redis was away a moment ago, it is asked once only."""
+async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException, counts: bool = False) -> bool:
+    """Leave nothing behind; True if the session was reset meanwhile. If Redis was just away, it is asked once only."""
     retry = not isinstance(error, CoordinatorUnavailable)
+    flow = ops.abandon(io.link, turn.session, turn.id, engine.limits, turn._key, counts=counts, retry=retry)
     try:
-        if await io.finish(
-            ops.abandon(io.link, turn.session, turn.id, engine.limits, turn._key, counts=counts, retry=retry)
-        ):
-            engine.end_session(turn.session, turn.fence)
+        return await io.finish(flow)
     except CoordinatorUnavailable:
         logger.warning("a turn could not be abandoned, its lease has to run out: %r", turn)
+        return False
 
 
 def _kept(engine: Engine, granted: ops.Granted) -> Any:
@@ -331,16 +338,23 @@ def _kept(engine: Engine, granted: ops.Granted) -> Any:
         return None
 
 
-def _snapshot(engine: Engine, copy: Copy) -> tuple[bytes, bytes]:
-    """The packed snapshot if it changed since Redis got it, else b''; and its digest."""
+def _snapshot(engine: Engine, copy: Copy) -> bytes:
+    """What to send so that Redis has this agent's snapshot; b'' if it has it already."""
     try:
         value = engine.lifecycle.snapshot(copy.agent)
         data = b"" if value is None else pack(value, engine.settings.snapshot_limit)
     except Exception:
         logger.exception("no snapshot of %r: its next build elsewhere will be cold", copy.session)
-        return b"", copy.saved
-    digest = hashlib.blake2b(data, digest_size=16).digest() if data else b""
-    return (data if digest != copy.saved else b""), digest
+        data = b""
+    if not data:
+        return NO_SNAPSHOT if copy.saved else b""  # an old one would be handed out as if it were this agent's
+    old = not copy.saved_at or engine.now() - copy.saved_at > engine.settings.snapshot_ttl / 2
+    return data if old or _digest(data) != copy.saved else b""
+
+
+def _digest(snapshot: bytes) -> bytes:
+    """What a copy remembers of the snapshot that Redis has; b'' for none."""
+    return hashlib.blake2b(snapshot, digest_size=16).digest() if snapshot not in (b"", NO_SNAPSHOT) else b""
 
 
 def _seconds(wait: float) -> float:

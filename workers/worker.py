@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -114,7 +116,7 @@ class Worker:
 
     def sweep(self) -> int:
         """Evict what has been idle for longer than idle_ttl; how many went."""
-        return run(ops.maintain(self._started().link, "sweep", self._engine.limits, calls=100_000)).idle
+        return run(ops.maintain(self._started().link, "sweep", self._engine.limits)).idle
 
     @property
     def resident(self) -> list[str]:
@@ -142,6 +144,10 @@ class _ThreadIO:
 
     async def blocking(self, action: Callable[[], T]) -> T:
         return action()
+
+    async def released(self, release: Future[None], seconds: float) -> None:
+        with contextlib.suppress(Exception):
+            release.exception(seconds)
 
     async def finish(self, flow: Coroutine[Any, Any, T]) -> T:
         return await flow

@@ -233,8 +233,11 @@ class Room:
         def busy(holding: Copy | None, left: int) -> Busy:
             if queue:
                 tick = self.tick(floor)
+                lapsed = turn not in self.waiters  # a place that lapsed in one line is given up in all
                 self.waiters[turn] = worker
                 for name in names:
+                    if lapsed:
+                        self.queues.get(name, {}).pop(turn, None)
                     self.queues.setdefault(name, {}).setdefault(turn, tick)
             if not holding or not holding.lease:
                 return Busy("", left / 1000, 0.0)
@@ -312,9 +315,8 @@ class Room:
             if mode == "soft":
                 self._save(session, copy, snapshot)
             mode = self.drop(session, mode, reason)
-            self.enforce_caps(copy.worker, limits)
             self.ended[turn] = f"{mode} {reason}"
-            return Ended(mode, reason)
+            return Ended(mode, reason, self.enforce_caps(copy.worker, limits))
         copy.tick, copy.active = self.tick(), self.ms if counts else None
         self._save(session, copy, snapshot)
         self.ended[turn] = "kept"
