@@ -70,15 +70,16 @@ class Releases:
         for _ in range(spawn):
             self._spawn()
 
-    def drain(self, seconds: float = float("inf")) -> bool:
-        """Wait until everything submitted is done or given up on; each has its time limit."""
+    def drain(self, seconds: float | None = None) -> bool:
+        """Wait until everything submitted is done or given up on; by default for as long as their time limits allow."""
+        if seconds is None:
+            seconds = self._limit * (2 + len(self._open) / self._threads)
         deadline = time.monotonic() + seconds
         while True:
             self.check()
             with self._lock:
                 waiting = [job.done for job in self._open]
-                dead_end = not self._alive
-            if not waiting or dead_end or time.monotonic() > deadline:
+            if not waiting or time.monotonic() > deadline:
                 return not waiting
             try:
                 waiting[0].exception(0.05)

@@ -111,6 +111,19 @@ def test_a_config_that_cannot_be_signed_is_refused_without_its_value(value: Any)
     assert "cannot be signed" in str(raised.value)
 
 
+def test_configs_of_the_wrong_shape_are_refused_too() -> None:
+    itself: dict[str, Any] = {}
+    itself["x"] = itself
+    for wrong in ({"toolsets": [["a"]]}, {"toolsets": 5}, {"runtime": 5}, {"extra": "x"}, {"runtime": itself}):
+        with pytest.raises(ValueError, match="cannot be signed"):
+            sign(wrong)
+    for limit in ({"memory": "9" * 400 + "b"}, {"idle_ttl": 10**400}, {"room": 2**60}):
+        with pytest.raises(ValueError, match="limit"):
+            Limits(**limit)
+    with pytest.raises(ValueError, match="a tenth of a second"):
+        Settings.load({}, lease=0.0004)
+
+
 def test_what_may_be_a_config() -> None:
     assert sign("0123abc") == "0123abc"
     assert sign(None) == sign({}) == config_signature("")

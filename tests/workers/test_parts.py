@@ -116,10 +116,12 @@ class TestReleases:
         before = threading.active_count()
         for number in range(10):
             releases.submit(f"job {number}", lambda: gate.wait(10) and None)
-        for _ in range(20):
+        for number in range(20):
             releases.drain(0.05)
+            releases.submit(f"late job {number}", lambda: gate.wait(10) and None)
         assert threading.active_count() - before <= 4
         gate.set()
+        assert releases.drain(10), "when the stuck ones are through, the queue is served"
         releases.stop()
 
     def test_one_that_raises_is_counted(self, caplog: Any) -> None:
@@ -146,6 +148,8 @@ class TestMemoryGuard:
         assert guard.to_shed(100, 90, 49) == 0
         assert guard.to_shed(100, 120, 3) == 1
         assert guard.to_shed(100, 120, 0) == 0
+        assert guard.to_shed(100, 120, 0) == 0
+        assert guard.to_shed(100, 120, 16) == 2, "beats without an idle agent are no fruitless batches"
 
     def test_what_the_system_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert resident_bytes() > 1 << 20

@@ -105,6 +105,9 @@ def test_bad_input_is_refused_before_anything_is_written(start: Start, client: r
     for wait in (-1, float("nan"), float("inf"), "soon", True):
         with pytest.raises(ValueError, match="wait must be"):
             worker.turn("s", wait=wait)  # type: ignore[arg-type]
+    for floor in (-1, 2**53, 1.5, True):
+        with pytest.raises(ValueError, match="floor must be"):
+            worker.turn("s", floor=floor)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown mode"):
         worker.evict("s", mode="gentle")
     with pytest.raises(ValueError, match="unknown reason"):
