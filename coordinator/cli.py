@@ -152,7 +152,8 @@ def _limits_of(words: Iterable[str]) -> Limits:
             values[name] = None if value == "none" else kinds[name](value)
             Limits(**{name: values[name]})
         except ValueError:
-            raise BadUsage(f"limit {name} cannot be {ascii(value)[:40]}") from None
+            wanted = {"idle_ttl": "seconds", "memory": "a size such as 4GiB"}.get(name, "a whole number")
+            raise BadUsage(f"limit {name} must be {wanted}, or none; it cannot be {ascii(value)[:40]}") from None
     return Limits(**values)
 
 
@@ -163,8 +164,11 @@ _NEWEST = _LIMIT | {"help": "the newest N (default: 20; with --since: all)"}
 _SINCE = {"type": _ENTRY, "default": "-", "metavar": "ID", "help": "what came after this entry, or Unix time in ms"}
 _HARD = {"action": "store_true", "help": "the session is over: close its agent, drop its snapshot"}
 _CLEAR = {"action": "store_true", "help": "give every worker its own limits back"}
-_EXAMPLE = "room=512 worker=128 idle_ttl=3600 memory=4GiB; one that is not named, or none, is no limit"
+_EXAMPLE = "room=512 worker=128 idle_ttl=3600 memory=4GiB; none: no limit; what is not named stays"
 _LIMITS = {"nargs": "*", "metavar": "NAME=VALUE", "help": _EXAMPLE}
+
+
+OWN = "each worker's own apply"
 
 
 @core("status", "show a room at a glance")
@@ -183,7 +187,7 @@ def status(room: Coordinator, options: argparse.Namespace) -> int:
         "hit_rate": rate,
         "counters": counters,
     }
-    words = state | {"hit_rate": None if rate is None else f"{rate:.0%}"}
+    words = state | {"hit_rate": None if rate is None else f"{rate:.0%}", "limits": (limits and asdict(limits)) or OWN}
     return show(options, state, (), [(name, _words(value)) for name, value in words.items()])
 
 
@@ -203,7 +207,7 @@ def workers(room: Coordinator, options: argparse.Namespace) -> int:
         beat = "over" if one.heartbeat_left <= 0 else span(one.heartbeat_left)
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started))
         rows.append((one.worker, one.state, one.held, beat, started, one.host, one.pid, one.address))
-    return show(options, found, ("worker", "state", "held", "beat", "started", "host", "pid", "address"), rows)
+    return show(options, found, ("worker", "state", "held", "beat left", "started", "host", "pid", "address"), rows)
 
 
 @core("events", "show the journal, oldest first", _since=_SINCE, _limit=_NEWEST)
@@ -251,9 +255,10 @@ def limits(room: Coordinator, options: argparse.Namespace) -> int:
     if options.clear and options.limit:
         raise BadUsage("either --clear or limits to set, not both")
     if options.limit or options.clear:
-        room.set_limits(_limits_of(options.limit) if options.limit else None)
+        named = [word.split("=")[0] for word in options.limit]
+        room.set_limits(_limits_of(options.limit) if options.limit else None, named or None)
     if (found := room.limits()) is None:
-        return show(options, None, (), [("the room sets no limits: each worker's own apply",)])
+        return show(options, None, (), [(f"the room sets no limits: {OWN}",)])
     return show(options, found, (), [(name, _words(value)) for name, value in asdict(found).items()])
 
 

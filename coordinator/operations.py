@@ -279,14 +279,15 @@ async def deregister(link: Link, worker: str) -> bool:
     return bool(await link.call("deregister", worker))
 
 
-async def set_limits(link: Link, limits: Limits | None) -> None:
-    """None gives every worker its own limits back."""
+async def set_limits(link: Link, limits: Limits | None, only: Iterable[str] | None = None) -> None:
+    """None gives every worker its own limits back. `only`: leave the others as they are."""
     named: dict[str, str] = dict.fromkeys(("room", "worker", "idle_ttl", "memory"), "")
     if limits is not None:
         ttl = None if limits.idle_ttl is None else _ms(limits.idle_ttl)
         values = {"room": limits.room, "worker": limits.worker, "idle_ttl": ttl, "memory": limits.memory}
         named = {name: "none" if value is None else str(value) for name, value in values.items()}
-    await link.call("set_limits", *(word for pair in named.items() for word in pair))
+    chosen = [(name, value) for name, value in named.items() if only is None or name in set(only)]
+    await link.call("set_limits", *(word for pair in chosen for word in pair))
 
 
 def _ms(seconds: float) -> int:

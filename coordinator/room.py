@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -147,9 +147,9 @@ class AsyncCoordinator:
             memory=number.get("memory"),
         )
 
-    async def set_limits(self, limits: Limits | None) -> None:
-        """For the whole room and at once; None gives every worker its own limits back."""
-        await ops.set_limits(self._link, limits)
+    async def set_limits(self, limits: Limits | None, only: Collection[str] | None = None) -> None:
+        """For the whole room and at once; None gives every worker its own limits back. `only` these are touched."""
+        await ops.set_limits(self._link, limits, only)
 
     async def evict(self, session: str, mode: str = "soft", reason: str = "operator") -> bool:
         """Evict a session's agent wherever it is; mid-turn, at the turn's end. False when nobody holds one."""
@@ -288,8 +288,8 @@ class Coordinator:
     def limits(self) -> Limits | None:
         return run(self._flows.limits())
 
-    def set_limits(self, limits: Limits | None) -> None:
-        return run(self._flows.set_limits(limits))
+    def set_limits(self, limits: Limits | None, only: Collection[str] | None = None) -> None:
+        return run(self._flows.set_limits(limits, only))
 
     def evict(self, session: str, mode: str = "soft", reason: str = "operator") -> bool:
         return run(self._flows.evict(session, mode, reason))

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from coordinator import Limits, SessionBusy
+from coordinator import GreenroomError, Limits
 from workers import Worker
 
 
@@ -42,9 +42,12 @@ def main() -> None:
                 with worker.turn(session, {"model": "example-1"}, wait=10.0) as turn:
                     state = "built here for this turn" if turn.fresh else "warm"
                     print(f"[{session}, {state}, fence {turn.fence}] {turn.agent.run(message)}")
-            except SessionBusy as busy:
-                print(busy)
+            except GreenroomError as error:  # busy, lost, draining, no Redis: each says what it is
+                print(error)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (KeyboardInterrupt, GreenroomError) as error:
+        sys.exit(str(error))

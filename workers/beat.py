@@ -32,6 +32,7 @@ class Beat:
         self._engine = engine
         self._wake = threading.Event()
         self._stopping = False
+        self._missed = 0
         self._thread = threading.Thread(target=self._run, name="greenroom-beat", daemon=True)
         self._memory = MemoryGuard()
 
@@ -57,10 +58,15 @@ class Beat:
                 self.fence()
                 self.renew()
                 pause = lease / 3
+                if self._missed:
+                    logger.warning("beating again after %d tries", self._missed)
+                self._missed = 0
                 self.maintain()
             except CoordinatorUnavailable as error:
                 pause = lease / 20
-                logger.warning("no beat: %s", error)
+                if not self._missed:
+                    logger.warning("no beat, trying again: %s", error)
+                self._missed += 1
             except Exception:
                 pause = lease / 20
                 logger.exception("the beat failed and goes on")

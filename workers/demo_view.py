@@ -151,7 +151,8 @@ def _event(event: Event) -> Text:
             said = f"{about.get('session', ''):<14}  {where} {about.get('worker', '')}"
         case _:
             hard = ", hard" if about.get("mode") == "hard" else ""
-            said = f"{about.get('session', ''):<14}  {about.get('reason', '')}{hard}, on {about.get('worker', '')}"
+            why = f"{about['reason']}{hard}, " if "reason" in about else ""
+            said = f"{about.get('session', ''):<14}  {why}on {about.get('worker', '')}"
     return what.append(shown(said))
 
 

@@ -27,6 +27,7 @@ class Listener:
         self._engine = engine
         self._stopping = threading.Event()
         self._subscribed = threading.Event()
+        self._deaf = False
         self._thread = threading.Thread(target=self._run, name="greenroom-listener", daemon=True)
 
     def start(self) -> None:
@@ -43,7 +44,9 @@ class Listener:
             try:
                 self._listen()
             except (RedisError, OSError, CoordinatorUnavailable) as error:
-                logger.warning("not listening (%s), trying again", type(error).__name__)
+                if not self._deaf:
+                    logger.warning("not listening, trying again: %s", type(error).__name__)
+                self._deaf = True
             except Exception:
                 logger.exception("the listener failed and goes on")
             self._stopping.wait(random.uniform(0.05, 0.5))
@@ -64,6 +67,9 @@ class Listener:
                     unanswered = unanswered and kind != "pong"
                     if kind == "subscribe":
                         self._subscribed.set()
+                        if self._deaf:
+                            logger.warning("listening again")
+                        self._deaf = False
                     if kind == "subscribe" or time.monotonic() > due:
                         if unanswered:
                             raise ConnectionError("the line is dead: no answer since the last look")

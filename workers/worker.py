@@ -98,7 +98,12 @@ class Worker:
         lease_key: str | None = None,
         floor: int = 0,
     ) -> Turn:
-        """A turn on a session. Waits up to `wait` seconds for a busy one; 0 raises SessionBusy at once."""
+        """A turn on a session. Waits up to `wait` seconds for a busy one; 0 raises SessionBusy at once.
+
+        `config` is a signature, or a mapping whose `model`, `runtime`, `toolsets`, `ephemeral_prompt` and `extra` are
+        signed; the rest of it is for the builder. `affinity`: raise SessionElsewhere rather than move a warm agent
+        here. `lease_key`: also hold this name, a resolved conversation id. `floor`: a fence that this one must exceed.
+        """
         turn = Turn(self._engine, session, config, wait, affinity, lease_key, floor)
         turn._io = self._started()
         return turn

@@ -177,13 +177,13 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_over_its_memory_limit_a_worker_sheds_idle_agents(start: Start, memory: dict[str, int], caplog: Any) -> None:
-    worker = start(lease=0.9, limits=Limits(memory=1000))
+    worker = start(lease=2.0, limits=Limits(memory=1000))
     busy = worker.turn("s0").__enter__()
     for number in range(1, 17):
         with worker.turn(f"s{number}"):
             pass
     memory["resident"] = 2000
-    wait_until(lambda: "shedding agents frees nothing" in caplog.text)
+    wait_until(lambda: "shedding agents frees nothing" in caplog.text, seconds=20)
     assert worker.resident[:3] == ["s0", "s5", "s6"] or worker.resident[:3] == ["s0", "s4", "s5"]
     assert caplog.text.count("over the memory limit (2000 of 1000 bytes): shed") == 2
     memory["resident"] = 3000
