@@ -1,8 +1,8 @@
 """A transcript store that refuses stale writers: the fence is checked in the same transaction as the write.
 
-A lease can be lost without its owner knowing: a process that was paused for longer than its lease wakes up and goes on.
-Redis refuses its end, but Redis does not see what it writes elsewhere. This store does: it keeps the highest fence it has
-seen of each session, and a write with a lower one changes nothing.
+A lease can be lost without its owner knowing: a process that was paused for longer than its lease wakes up and goes
+on. Redis refuses its end, but Redis does not see what it writes elsewhere. This store does: it keeps the highest fence
+it has seen of each session, and a write with a lower one changes nothing.
 """
 
 from __future__ import annotations

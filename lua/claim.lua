@@ -3,8 +3,10 @@
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 worker  2 lease, ms  3 floor, then 8 for each of at most 64 copies, oldest first:
---          session, generation, signature, state, turn id ('': idle), fence, lease key, '1' if idle time counts
+--          session, generation, signature, state ('open': whether its last turn's end was accepted is not
+--          known, so it is not entered again), turn id ('': idle), fence, lease key, '1' if idle time counts
 -- Returns  for each copy 'keep' | 'soft' | 'hard' : release it that way
+-- Errors   UNKNOWNWORKER : join first
 -- Events   'adopted'; 'moved' of an older copy
 -- include: lib/drop
 -- include: lib/enter
@@ -18,10 +20,13 @@
 -- include: lib/tick
 local room = open_room(KEYS[1])
 local worker, lease, floor, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[1]
+if not redis.call('ZSCORE', prefix .. 'workers', worker) then return redis.error_reply('UNKNOWNWORKER') end
 local grace = grace_left(room) > 0
 
 local function adopt(session, generation, signature, state, turn, fence, key, counts)
   if turn ~= '' and redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return 'soft' end
+  local mode, latest = string.match(redis.call('GET', prefix .. 'gone:' .. session) or '', '^(%l+) (%d+)$')
+  if mode and tonumber(latest) >= tonumber(generation) then return mode end
   local record = read_record(room, session)
   if record.worker then
     if tonumber(record.generation) >= tonumber(generation) then return 'soft' end
@@ -53,7 +58,7 @@ for i = 4, #ARGV, 8 do
     answer[#answer + 1] = 'keep'
   elseif redis.call('HGET', prefix .. 'closing', session) == worker .. ' ' .. generation then
     answer[#answer + 1] = 'hard'
-  elseif grace then
+  elseif grace and ARGV[i + 3] ~= 'open' then
     answer[#answer + 1] = adopt(session, generation, ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5],
       key ~= '' and key ~= session and key or nil, ARGV[i + 7])
   else

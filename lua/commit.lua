@@ -17,7 +17,7 @@ local room = open_room(KEYS[1])
 local session, turn = ARGV[1], ARGV[2]
 if not tonumber(ARGV[6]) then return redis.error_reply('BADARG commit') end
 local record = current_turn(room, session, turn)
-if not record then return redis.error_reply('LOST the turn is not current any more') end
+if not record then return refuse_turn(room, turn) end
 if record.state == 'live' then return { 'live', 0 } end
 if not redis.call('ZSCORE', room.prefix .. 'workers', record.worker) then return redis.error_reply('UNKNOWNWORKER') end
 

@@ -6,7 +6,8 @@
 --          5 the caller's cap for the worker ('': none)  6 and for the room
 --          7 snapshot ('': none)  8 its time to live, ms  9 ms for which this answer is kept
 -- Returns  {'kept', over} | {'evicted', mode, reason, over}
--- Errors   LOST : the turn's lease ran out, was never given, or its agent was never committed; BADARG
+-- Errors   LOST : the turn's lease ran out, was never given, or its agent was never committed;
+--          UNKNOWNWORKER : join again and repeat; BADARG
 -- Events   'evicted', 'over-cap'
 -- include: lib/both_caps
 -- include: lib/claims
@@ -25,7 +26,7 @@ if not record or record.state ~= 'live' then
   local ended = redis.call('GET', prefix .. 'ended:' .. turn)
   if ended == 'kept' then return { 'kept', 0 } end
   local mode, reason = string.match(ended or '', '^(%l+) (%l+)$')
-  if not mode then return redis.error_reply('LOST the turn is not current any more') end
+  if not mode then return refuse_turn(room, turn) end
   return { 'evicted', mode, reason, 0 }
 end
 

@@ -7,6 +7,7 @@
 --          {'closing'} : nobody holds a copy, and a hard eviction is being carried out already
 -- Errors   BADARG
 -- Events   'evicted'
+-- include: lib/bury
 -- include: lib/evict
 -- include: lib/record
 -- include: lib/room
@@ -17,8 +18,9 @@ local record = read_record(room, session)
 if record.worker then
   return { evict_copy(room, session, record, mode, reason), record.worker, record.generation }
 end
+if mode == 'hard' then redis.call('DEL', prefix .. 'snapshot:' .. session) end
+bury(room, session, mode, redis.call('GET', prefix .. 'clock') or '0')
 if mode ~= 'hard' then return { 'absent' } end
-redis.call('DEL', prefix .. 'snapshot:' .. session)
 local mine = ARGV[4] .. ' 0'
 redis.call('HSETNX', prefix .. 'closing', session, mine)
 return { redis.call('HGET', prefix .. 'closing', session) == mine and 'absent' or 'closing' }

@@ -4,7 +4,7 @@
 -- KEYS[1]  the room's prefix
 -- ARGV     1 session  2 turn id  3 the new lease key
 -- Returns  {'bound'} | {'busy', worker, ms left} : another turn holds that key; the lease stays where it is
--- Errors   LOST
+-- Errors   LOST; UNKNOWNWORKER : join again and repeat
 -- include: lib/holder
 -- include: lib/queue
 -- include: lib/room
@@ -13,7 +13,7 @@
 local room = open_room(KEYS[1])
 local session, turn, key, prefix = ARGV[1], ARGV[2], ARGV[3], KEYS[1]
 local record = current_turn(room, session, turn)
-if not record then return redis.error_reply('LOST the turn is not current any more') end
+if not record then return refuse_turn(room, turn) end
 if (record.key or session) == key then return { 'bound' } end
 if key ~= session then
   local holding, left = holder(room, key)

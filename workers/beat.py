@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from coordinator import operations as ops
 from coordinator.codec import text
-from coordinator.errors import CoordinatorUnavailable, UnknownWorker
+from coordinator.errors import CoordinatorUnavailable, UnknownWorker, WorkerDraining
 from coordinator.link import run
 from workers.memory import MemoryGuard, collect_and_trim, resident_bytes
 
@@ -62,6 +62,8 @@ class Beat:
                     logger.warning("beating again after %d tries", self._missed)
                 self._missed = 0
                 self.maintain()
+            except WorkerDraining:
+                return  # it has left meanwhile
             except CoordinatorUnavailable as error:
                 pause = lease / 20
                 if not self._missed:

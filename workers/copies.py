@@ -23,6 +23,8 @@ class Copy:
     pins: int = 0
     mode: str = ""  #: how it is to be released once nobody uses it
     reason: str = ""
+    turn: tuple[str, int, str] | None = None  #: id, fence and lease key of the turn that has it, until that has ended
+    open: bool = False  #: whether the last turn's end was accepted is not known
     told: int = 0  #: how often its eviction was heard of
     saved: bytes = b""  #: digest of the snapshot that Redis has
     saved_at: float = 0.0  #: when it was sent, by our own clock

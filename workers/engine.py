@@ -20,7 +20,7 @@ from typing import Any
 
 from coordinator import operations as ops
 from coordinator.codec import Message
-from coordinator.errors import LeaseLost, WorkerDraining
+from coordinator.errors import LeaseLost, UnknownWorker, WorkerDraining
 from coordinator.limits import Limits
 from coordinator.link import SyncLink, run
 from coordinator.names import mode_name, new_worker_name, reason_name, session_name, worker_name
@@ -256,7 +256,10 @@ class Engine(Holding):
     def reconcile(self) -> None:
         """Compare what we hold with what Redis says, both ways (rule 14)."""
         with self._joining:
-            reconcile(self)
+            try:
+                reconcile(self)
+            except UnknownWorker:  # Redis came back empty, or took us for dead: register first
+                self.rejoin()
 
     # -- what callers ask for
 

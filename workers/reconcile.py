@@ -8,7 +8,6 @@ from coordinator import operations as ops
 from coordinator.codec import pairs, text
 from coordinator.link import run
 from workers.copies import Copy
-from workers.turns import TurnState
 
 if TYPE_CHECKING:
     from workers.engine import Engine
@@ -19,12 +18,10 @@ PAGE = 256
 
 def reconcile(engine: Engine) -> None:
     """At the start, at every (re)subscribe, on a timer, and whenever Redis did not know us."""
-    running = {(turn.session, turn.fence): turn for turn in engine.turns()}
-    by_copy = {id(turn._copy): turn for turn in running.values() if turn._copy}
-    claims = [_claim(engine, copy, by_copy.get(id(copy))) for copy in engine.copies]
+    claims = [_claim(engine, copy) for copy in engine.copies]
     claims += [
         ops.Claim(turn.session, turn.fence, turn.signature, "building", turn.id, turn.fence, turn._key, False)
-        for turn in running.values()
+        for turn in engine.turns()
         if turn.fresh and not turn._copy
     ]
     for batch in ops.batches(claims, ops.BATCH):
@@ -36,9 +33,10 @@ def reconcile(engine: Engine) -> None:
     _finish_endings(engine)
 
 
-def _claim(engine: Engine, copy: Copy, turn: TurnState | None) -> ops.Claim:
-    turn_id, fence, key = (turn.id, turn.fence, turn._key) if turn else ("", copy.generation, "")
-    return ops.Claim(copy.session, copy.generation, copy.signature, "live", turn_id, fence, key, engine.counts(copy))
+def _claim(engine: Engine, copy: Copy) -> ops.Claim:
+    turn, fence, key = copy.turn or ("", copy.generation, "")
+    state = "open" if copy.open and not turn else "live"
+    return ops.Claim(copy.session, copy.generation, copy.signature, state, turn, fence, key, engine.counts(copy))
 
 
 def _dismissed(engine: Engine, claim: ops.Claim, mode: str) -> None:

@@ -25,6 +25,7 @@ from coordinator.errors import (
     SessionBusy,
     SessionElsewhere,
     UnknownWorker,
+    WorkerDraining,
 )
 from coordinator.link import Link
 from coordinator.names import mode_name, reason_name, session_name
@@ -148,7 +149,8 @@ async def open_turn(engine: Engine, io: IO, turn: TurnState) -> None:
     if granted.fresh:
         await _build(engine, io, turn, granted, copy)
     else:
-        turn._hold.copy = copy  # pinned since before we asked: it is the generation that Redis speaks of
+        assert copy is not None  # pinned since before we asked: it is the generation that Redis speaks of
+        _use(turn, copy)
 
 
 async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, Copy | None]:
@@ -226,8 +228,8 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, 
         except Exception as error:
             raise BuildFailed(f"the builder raised {type(error).__name__}") from error
         copy = Copy(turn.session, granted.generation, turn.signature, agent, saved=_digest(granted.snapshot))
+        _use(turn, copy)
         engine.copies.add(copy)
-        turn._hold.copy = copy
         try:
             over = await ops.commit(io.link, turn.session, turn.id, engine.limits)
         except UnknownWorker:
@@ -251,6 +253,12 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, 
         raise
 
 
+def _use(turn: TurnState, copy: Copy) -> None:
+    """The turn has its agent. The copy remembers whose it is until the turn has ended, and is claimed with it."""
+    copy.turn = (turn.id, turn.fence, turn._key)
+    turn._hold.copy = copy
+
+
 async def _supersede(engine: Engine, io: IO, old: Copy) -> None:
     """Our copy is not the session's any more. If a reset's message is still on its way, it is a hard close."""
     mode = "soft"
@@ -272,28 +280,30 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
     evict = turn._evict or ("soft drain" if engine.draining else "")
     if turn.lost:
         snapshot, evict = b"", "soft lost"
-    flow = ops.end(
-        io.link,
-        turn.session,
-        turn.id,
-        engine.limits,
-        counts=counts,
-        evict=evict,
-        snapshot=snapshot,
-        snapshot_ttl=int(engine.settings.snapshot_ttl * 1000),
-    )
+
+    async def end() -> ops.Ended:
+        ttl = int(engine.settings.snapshot_ttl * 1000)
+        named = {"counts": counts, "evict": evict, "snapshot": snapshot, "snapshot_ttl": ttl}
+        return await ops.end(io.link, turn.session, turn.id, engine.limits, **named)  # type: ignore[arg-type]
+
     try:
-        ended = await flow
-    except LeaseLost:
+        try:
+            ended = await end()
+        except UnknownWorker:  # Redis lost its state, or took us for dead: show what we hold, this turn too, and repeat
+            await io.blocking(engine.rejoin)
+            ended = await end()
+    except (LeaseLost, WorkerDraining):
         turn.lost = True
         engine.discard(copy.session, copy.generation, "soft", "lost")
     except CoordinatorUnavailable:
+        copy.open = True
         if turn.lost:
             engine.discard(copy.session, copy.generation, "soft", "lost")
         elif error is None:
             raise  # whether the end was accepted is open: the copy stays, and Redis's record decides at the next begin
         logger.warning("the end of a turn did not reach Redis: %r", turn)
     else:
+        copy.open = False
         engine.warn_over(ended.over)
         if ended.mode:
             engine.discard(copy.session, copy.generation, ended.mode, ended.reason)
@@ -302,6 +312,7 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
                 copy.saved, copy.saved_at = _digest(snapshot), engine.now()
             engine.copies.touch(copy, told)
     finally:
+        copy.turn = None
         engine.unpin(copy)
         engine.finished(turn.id)
     if turn.lost and error is None:
@@ -316,6 +327,7 @@ async def rebind(engine: Engine, io: IO, turn: TurnState, key: str) -> None:
     if busy := await ops.rebind(io.link, turn.session, turn.id, key):
         raise SessionBusy(key, busy.worker, busy.left, busy.running)
     turn._key = key
+    _use(turn, turn._copy)
 
 
 async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException, counts: bool = False) -> bool:

@@ -1,3 +1,4 @@
+-- include: lib/bury
 -- include: lib/claims
 -- include: lib/journal
 -- include: lib/message
@@ -31,6 +32,7 @@ local function drop_copy(room, session, record, mode, reason)
     redis.call('DEL', prefix .. 'snapshot:' .. session)
     redis.call('HSET', prefix .. 'closing', session, record.worker .. ' ' .. record.generation)
   end
+  bury(room, session, mode, record.generation)
   local event = (reason == 'lost' or reason == 'moved') and reason or 'evicted'
   note(room, event, 'session', session, 'worker', record.worker, 'generation', record.generation,
     'mode', mode, 'reason', reason)

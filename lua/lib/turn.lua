@@ -11,3 +11,13 @@ local function current_turn(room, session, turn)
   drop_copy(room, session, record, 'soft', 'lost')
   return nil
 end
+
+-- Refuse a turn that is not current. If the room does not know its worker (a turn id is `<worker>/…`), state was lost
+-- or the worker was taken for dead: it shows what it holds first, and asks again.
+local function refuse_turn(room, turn)
+  local worker = string.match(turn, '^([^/]+)/')
+  if worker and not redis.call('ZSCORE', room.prefix .. 'workers', worker) then
+    return redis.error_reply('UNKNOWNWORKER')
+  end
+  return redis.error_reply('LOST the turn is not current any more')
+end

@@ -67,6 +67,7 @@ class Room:
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     closing: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)  #: '<mode> <generation>' of what went during grace
     over: dict[str, int] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
@@ -147,6 +148,11 @@ class Room:
             return None
         return copy if self.holder(session) else None
 
+    def refuse(self, turn: str) -> Refused:
+        """A turn that is not current: lost, or its worker has to join again first (rules 4, 8)."""
+        worker, slash, _ = turn.partition("/")
+        return Refused("UNKNOWNWORKER" if slash and worker not in self.workers else "LOST")
+
     # -- evictions (rules 10, 11) --------------------------------------------------------------------------------
 
     def note(self, event: str, whose: str, reason: str = "") -> None:
@@ -164,9 +170,15 @@ class Room:
         if mode == "hard":
             self.snapshots.pop(session, None)
             self.closing[session] = f"{copy.worker} {copy.generation}"
+        self.bury(session, mode, copy.generation)
         self.note(reason if reason in ("lost", "moved") else "evicted", session, reason)
         self.sent.append((copy.worker, mode, session, str(copy.generation)))
         return mode
+
+    def bury(self, session: str, mode: str, generation: int) -> None:
+        """What goes while owners re-assert is not to be re-asserted (rule 15)."""
+        if self.grace_left():
+            self.gone[session] = f"{mode} {generation}"
 
     def evict_copy(self, session: str, mode: str, reason: str) -> str:
         copy = self.copies[session]
@@ -286,7 +298,7 @@ class Room:
     def commit(self, session: str, turn: str, limits: Limits, snapshot: bytes = b"", snapshot_ttl: int = 1) -> int:
         copy = self.current(session, turn)
         if not copy:
-            raise Refused("LOST")
+            raise self.refuse(turn)
         if copy.state == "live":
             return 0
         if copy.worker not in self.workers:
@@ -305,7 +317,7 @@ class Room:
         if not copy or copy.state != "live":
             before = self.ended.get(turn, "abandoned")
             if before in ("abandoned", "over"):
-                raise Refused("LOST")
+                raise self.refuse(turn)
             mode, reason = ("", "") if before == "kept" else before.split()
             return Ended(mode, reason)
         self.free(session, copy)
@@ -347,7 +359,7 @@ class Room:
     def rebind(self, session: str, turn: str, key: str) -> Busy | None:
         copy = self.current(session, turn)
         if not copy or not copy.lease:
-            raise Refused("LOST")
+            raise self.refuse(turn)
         old = copy.lease.key
         if (old or session) == key:
             return None
@@ -368,6 +380,7 @@ class Room:
     def evict(self, session: str, mode: str, reason: str, worker: str = "") -> Evicted:
         if copy := self.copies.get(session):
             return Evicted(self.evict_copy(session, mode, reason), copy.worker, copy.generation)
+        self.bury(session, mode, self.clock)
         if mode == "hard":
             self.snapshots.pop(session, None)
             if self.closing.setdefault(session, f"{worker} 0") != f"{worker} 0":
@@ -446,6 +459,8 @@ class Room:
         return True
 
     def claim(self, worker: str, lease: int, floor: int, copies: Sequence[Claim]) -> list[str]:
+        if worker not in self.workers:
+            raise Refused("UNKNOWNWORKER")
         grace = self.grace_left() > 0
         return [self._claim(worker, lease, floor, copy, grace) for copy in copies]
 
@@ -455,8 +470,11 @@ class Room:
             return "keep"
         if self.closing.get(mine.session) == f"{worker} {mine.generation}":
             return "hard"
-        if not grace or mine.turn in self.ended:
+        if not grace or mine.state == "open" or mine.turn in self.ended:
             return "soft"
+        mode, _, latest = self.gone.get(mine.session, "").partition(" ")
+        if mode and int(latest) >= mine.generation:
+            return mode
         if known:
             if known.generation >= mine.generation or self.left(known):
                 return "soft"
@@ -584,6 +602,7 @@ class Room:
         keys |= {f"waiting:{name}": queue for name, queue in self.queues.items()}
         keys |= {f"waiter:{turn}": worker for turn, worker in self.waiters.items()}
         keys |= {f"snapshot:{session}": _text(saved) for session, saved in self.snapshots.items()}
+        keys |= {f"gone:{session}": how for session, how in self.gone.items()}
         keys |= {f"ended:{turn}": answer for turn, answer in self.ended.items()}
         return {key: value for key, value in keys.items() if value}
 

@@ -111,7 +111,7 @@ local queued = false
     Control(  # rule 14
         "an evicted copy is adopted again outside grace",
         "claim",
-        (("  elseif grace then\n", "  elseif true then\n"),),
+        (("  elseif grace and ARGV[i + 3] ~= 'open' then\n", "  elseif true then\n"),),
     ),
     Control(  # rule 5
         "a slow build enters as old as its begin",
