@@ -28,7 +28,7 @@ demo: $(RUN) ## three workers, sixty chats, twenty seconds
 test: $(READY) ## on fakeredis and on a real redis-server
 ifeq ($(ARGS),)
 	@$(BIN)/coverage erase
-	@$(BIN)/python -m pytest -n 2 --cov --cov-report=
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=
 	@$(BIN)/coverage report --fail-under=95
 else
 	@$(BIN)/python -m pytest -n 2 $(ARGS)

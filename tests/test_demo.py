@@ -242,9 +242,13 @@ def test_a_room_whose_leases_do_not_exclude_goes_red(
     broken = {name: scripts.load(name, change) for name in scripts.NAMES}
     monkeypatch.setenv("GREENROOM_REDIS_SERVER", "/nonexistent")
     monkeypatch.setattr(demo_load, "Worker", partial(Worker, scripts=broken))
-    assert cli.main(["demo", "--json", "--seconds", "1", "--sessions", "4"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert "doubled" in {one["name"] for one in told["checks"] if not one["ok"]}
+    for _ in range(3):  # a room so broken may also end the demo with an error of Redis's: also 1, but no report
+        assert cli.main(["demo", "--json", "--seconds", "1", "--sessions", "4"]) == 1
+        out, err = capsys.readouterr()
+        if out:
+            break
+    assert out, err
+    assert "doubled" in {one["name"] for one in json.loads(out)["checks"] if not one["ok"]}
 
 
 def test_ctrl_c_ends_it_cleanly_and_a_named_redis_is_left_clean(server: PrivateRedis) -> None:

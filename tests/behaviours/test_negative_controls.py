@@ -27,6 +27,9 @@ from workers.engine import Engine
 from workers.releases import Releases
 from workers.turns import TurnState
 
+#: Scripts are under test here, not the packages: coverage would only slow it down.
+pytestmark = pytest.mark.no_cover
+
 #: Tests that wait for leases to run out.
 SLOW = (
     lessons.test_h4_a_teardown_has_a_time_limit,
@@ -92,7 +95,6 @@ IN_LUA = [
     control("a lease stays where it was", lessons.test_h2_the_lease_moves_when_the_id_rotates),
     control("any turn may end", lessons.test_h3_a_late_unwind_ends_nothing_newer, where="elsewhere"),
     control("no snapshot", lessons.test_h5_what_must_outlive_the_agent_goes_first),
-    control("everybody ends the session", lessons.test_h5_the_end_of_a_session_that_nobody_holds_happens_once),
     control("nobody takes endings over", lessons.test_h5_the_end_of_a_session_outlives_its_worker, "processes"),
     control("an eviction does not wait", lessons.test_h6_an_eviction_mid_turn_waits_for_the_end, modes=("soft",)),
     control("nobody is busy", lessons.test_h8_a_timed_out_wait_holds_nothing),

@@ -19,6 +19,9 @@ from coordinator.private_redis import find_server
 from model.machine import SETTINGS, RoomMachine
 from model.stage import Stage, library
 
+#: Scripts are under test here, not the packages: coverage would only slow it down.
+pytestmark = pytest.mark.no_cover
+
 EXAMPLES = 400
 
 

@@ -17,6 +17,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from model.machine import SETTINGS, WORKERS, RoomMachine
 from model.stage import Stage, library
 
+#: Scripts are under test here, not the packages: coverage would only slow it down.
+pytestmark = pytest.mark.no_cover
+
 #: An example takes fakeredis about four times as long; it is asked whether it agrees at all.
 EXAMPLES = {"real": 200, "fake": 25}
 WANTED = int(os.environ.get("GREENROOM_MODEL_EXAMPLES") or 0)

@@ -62,7 +62,6 @@ RULES = {
     "soft is hard": Break("lib/drop", "send(room, record.worker, session, mode,", _SENT_HARD),
     "hard is soft": Break("evict", "reason, prefix = ARGV[1], ARGV[2]", "reason, prefix = ARGV[1], 'soft'"),
     "nobody takes endings over": Break("maintain", "if worker ~= '' then take_endings(room, worker, done) end", ""),
-    "everybody ends the session": Break("evict", "redis.call('HSETNX',", "redis.call('HSET',"),
     "a lease stays where it was": Break("rebind", "if record.key then", "if false then"),
     "no snapshot": Break("lib/snapshot", "if data == '' then return end", "if data then return end"),
 }  # fmt: skip
