@@ -13,6 +13,7 @@
 -- include: lib/leave
 -- include: lib/record
 -- include: lib/room
+-- include: lib/set_for
 local room = open_room(KEYS[1])
 local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
 local spent = redis.call('GET', prefix .. 'ended:' .. turn)
@@ -46,5 +47,5 @@ if record.turn == turn then
   end
   if alive then enforce_caps(room, record.worker, ARGV[5], ARGV[6]) end
 end
-redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[7])
+set_for(room, 'ended:' .. turn, answer, ARGV[7])
 return answer

@@ -13,6 +13,7 @@
 -- include: lib/claims
 -- include: lib/drop
 -- include: lib/room
+-- include: lib/set_for
 -- include: lib/snapshot
 -- include: lib/tick
 -- include: lib/turn
@@ -51,5 +52,5 @@ else
   wanted = 'kept'
   answer = { 'kept', enforce_caps(room, record.worker, ARGV[5], ARGV[6]) }
 end
-redis.call('SET', prefix .. 'ended:' .. turn, wanted, 'PX', ARGV[9])
+set_for(room, 'ended:' .. turn, wanted, ARGV[9])
 return answer

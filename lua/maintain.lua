@@ -14,6 +14,7 @@
 -- include: lib/full
 -- include: lib/maintenance
 -- include: lib/room
+-- include: lib/set_for
 local room = open_room(KEYS[1])
 open_when_full(room)
 local steps, worker, prefix = ARGV[1], ARGV[2], KEYS[1]
@@ -32,7 +33,7 @@ local function cap(index, limit, slot)
   if offset then done[5] = 1 end
 end
 
-local mine = ARGV[3] ~= '1' or redis.call('SET', prefix .. 'maintenance', worker, 'NX', 'PX', 1000)
+local mine = ARGV[3] ~= '1' or set_for(room, 'maintenance', worker, 1000, 'NX')
 if mine and steps ~= 'sweep' then
   local looked, dropped
   done[1], looked = reap_leases(room, budget)

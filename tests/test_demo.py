@@ -242,20 +242,22 @@ def test_a_room_whose_leases_do_not_exclude_goes_red(
     broken = {name: scripts.load(name, change) for name in scripts.NAMES}
     monkeypatch.setenv("GREENROOM_REDIS_SERVER", "/nonexistent")
     monkeypatch.setattr(demo_load, "Worker", partial(Worker, scripts=broken))
-    for _ in range(3):  # a room so broken may also end the demo with an error of Redis's: also 1, but no report
-        assert cli.main(["demo", "--json", "--seconds", "1", "--sessions", "4"]) == 1
-        out, err = capsys.readouterr()
-        if out:
-            break
+    assert cli.main(["demo", "--json", "--seconds", "1", "--sessions", "4"]) == 1
+    out, err = capsys.readouterr()
     assert out, err
     assert "doubled" in {one["name"] for one in json.loads(out)["checks"] if not one["ok"]}
 
 
-def test_ctrl_c_ends_it_cleanly_and_a_named_redis_is_left_clean(server: PrivateRedis) -> None:
+@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["foreground", "background"])
+def test_ctrl_c_ends_it_cleanly_and_a_named_redis_is_left_clean(server: PrivateRedis, inherited: Any) -> None:
+    """Whatever the test itself was started with: in the background of a shell, SIGINT is ignored and inherited."""
     with redis.Redis.from_url(server.url) as client:
         before = set(client.scan_iter("greenroom:{demo-*"))
         command = [*COMMAND, "--workers", "2", "--redis", server.url]
-        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True) as running:
+        with subprocess.Popen(
+            command, stdout=-1, stderr=-1, text=True, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
+        ) as running:  # fmt: skip
             wait_until(lambda: any(b":session:" in key for key in client.scan_iter("greenroom:{demo-*")), 20)
             os.killpg(running.pid, signal.SIGINT)  # as a terminal does: the workers get it too
             out, err = running.communicate(timeout=30)
@@ -263,6 +265,26 @@ def test_ctrl_c_ends_it_cleanly_and_a_named_redis_is_left_clean(server: PrivateR
         assert (running.returncode, told["ok"], told["interrupted"], err) == (0, True, True, "")
         assert told["seconds"] < 15
         assert set(client.scan_iter("greenroom:{demo-*")) == before
+
+
+@pytest.mark.usefixtures("_needs_server")
+def test_ctrl_c_while_the_processes_start_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Member] = []
+    start = Member.start
+
+    def start_and_press(member: Member) -> None:
+        start(member)
+        started.append(member)
+        if len(started) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Member, "start", start_and_press)
+    assert cli.main(["demo", "--json", "--workers", "2"]) == 130
+    assert capsys.readouterr() == ("", "")
+    assert len(started) == 2
+    assert not any(member.alive() for member in started)
 
 
 def test_a_redis_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

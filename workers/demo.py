@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -59,7 +60,8 @@ def command(subparsers: Subparsers) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the demo. 0: every check passed; 1: one did not."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_handling(_interrupt, signal.SIGTERM, signal.SIGHUP))
+        # Also Ctrl-C: who was started in the background of a shell inherits a SIGINT that is ignored.
+        stack.enter_context(_handling(_interrupt, signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         source, where, threads = _redis(options.redis or os.environ.get("GREENROOM_REDIS_URL"), stack)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="greenroom-demo-")))
         demo = Demo(options, source, where, threads, folder)
@@ -138,7 +140,7 @@ class Demo:
 
     def _start(self) -> None:
         """Let everybody join, then start the clock for all at once."""
-        with _handling(signal.SIG_IGN, signal.SIGINT):  # for the processes, which inherit it
+        with _putting_off(signal.SIGINT):
             for member in self._crew:
                 member.start()
         deadline = time.monotonic() + JOIN
@@ -258,6 +260,21 @@ def _handling(handler: Any, *signals: int) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def _putting_off(number: int) -> Iterator[None]:
+    """Processes that are started meanwhile have the signal blocked; here it is noticed, and comes afterwards."""
+    came: list[int] = []
+    with _handling(lambda number, frame: came.append(number), number):
+        resource_tracker.ensure_running()  # lets go of the signal when it starts: so it starts before
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if came:
+        signal.raise_signal(number)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -100,6 +100,15 @@ async def test_a_room_is_read(ask: Any, stage: Stage) -> None:
     assert later[0].fields["session"] == "s1"
 
 
+async def test_a_record_without_a_worker_is_no_session(ask: Any, stage: Stage, client: redis.Redis) -> None:
+    """A room that is broken can still be looked at: the demo's control, whose leases do not exclude, leaves such."""
+    stage.hold("whole", "w1")
+    stage.begin("torn", "w1")
+    client.hdel(stage.link.keys.session("torn"), "worker", "signature", "generation", "state")
+    assert [one.session for one in await ask("sessions")] == ["whole"]
+    assert await ask("session", "torn") is None
+
+
 async def test_evicting_by_signature_and_by_worker(ask: Any, stage: Stage) -> None:
     for number in range(70):
         stage.hold(f"a{number}", "w1", "blue")

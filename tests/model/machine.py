@@ -33,7 +33,7 @@ SESSIONS = ("s1", "s2", "s3", "s4", "s5")
 KEYS = ("", "", "", "c1", "z1", "s5")  #: lease keys: before and after all sessions in order, and a session
 LENGTHS = (1_000, 2_500, 2_500, 9_000)  #: of leases, ms
 HEARTBEAT = 4_000
-LONG = 3_600_000  #: time to live of what must not run out in real time: waiters, queues, snapshots
+PLACES = (0, 2_000, 30_000)  #: how long a place in line lasts, ms; 0: whoever asks does not wait
 PACES = (1, 350, 0, 1_700, 40_000)  #: µs that go by before a call, in turn; none at all is allowed too
 LIMITS = (
     Limits(room=2, worker=2, idle_ttl=1.0),
@@ -43,6 +43,7 @@ LIMITS = (
     Limits(),
 )
 SNAPSHOTS = (b"", b"", b"warm", b"warmer")
+TTLS = {b"": 1, b"warm": 3_000, b"warmer": 60_000}  #: how long each lasts, ms
 MODES = ("soft", "soft", "hard")
 PICKS = tuple(range(12))  #: which of a list, newest first
 SELDOM = (False,) * 7 + (True,)
@@ -96,7 +97,7 @@ class RoomMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage.clear()
-        self.model = Room(now=START)
+        self.model = Room(now=START, ended_ms=self.stage.link.ended_ms)
         self.processes = defaultdict[str, Process](Process)
         self.turns: list[Turn] = []
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
@@ -110,6 +111,7 @@ class RoomMachine(RuleBasedStateMachine):
         self.model.now += PACES[len(self.calls) % len(PACES)]
         self.calls.append((name, arguments, named))
         self.stage.set_time(self.model.now)
+        self.model.expire()
         try:
             expected = getattr(self.model, name)(*arguments, **named, **(model_only or {}))
         except Refused as refused:
@@ -172,11 +174,11 @@ class RoomMachine(RuleBasedStateMachine):
             self.reconcile(turn.worker, late=False)
 
     def do_commit(self, turn: Turn, snapshot: bytes = b"") -> None:
-        answer = self.both("commit", turn.session, turn.id, self.limits, snapshot, LONG)
+        answer = self.both("commit", turn.session, turn.id, self.limits, snapshot, TTLS[snapshot])
         if answer == "UNKNOWNWORKER":  # rule 8: it shows what it holds, and repeats
             self.join(turn.worker, "up")
             self.reconcile(turn.worker, late=False)
-            answer = self.both("commit", turn.session, turn.id, self.limits, snapshot, LONG)
+            answer = self.both("commit", turn.session, turn.id, self.limits, snapshot, TTLS[snapshot])
         if isinstance(answer, str):
             turn.state = "over"
         else:
@@ -185,7 +187,14 @@ class RoomMachine(RuleBasedStateMachine):
 
     def do_end(self, turn: Turn, counts: bool = True, evict: str = "", snapshot: bytes = b"") -> None:
         answer = self.both(
-            "end", turn.session, turn.id, self.limits, counts=counts, evict=evict, snapshot=snapshot, snapshot_ttl=LONG
+            "end",
+            turn.session,
+            turn.id,
+            self.limits,
+            counts=counts,
+            evict=evict,
+            snapshot=snapshot,
+            snapshot_ttl=TTLS[snapshot],
         )
         turn.state = "over"
         if isinstance(answer, str) or answer.mode:
@@ -196,7 +205,7 @@ class RoomMachine(RuleBasedStateMachine):
         turn.state = "over"
 
     @step(
-        8, worker=WORKERS, session=SESSIONS, signature=("a", "a", "a", "b"), lease=LENGTHS, key=KEYS, queue=(0, LONG),
+        8, worker=WORKERS, session=SESSIONS, signature=("a", "a", "a", "b"), lease=LENGTHS, key=KEYS, queue=PLACES,
         affinity=SELDOM, forgot=SELDOM, ahead=SELDOM,
     )  # fmt: skip
     def begin(
@@ -361,7 +370,7 @@ class RoomMachine(RuleBasedStateMachine):
         if self.losses < 2:
             self.losses += 1
             self.stage.clear()
-            self.model = Room(now=self.model.now)
+            self.model = Room(now=self.model.now, ended_ms=self.stage.link.ended_ms)
             self.join(first, "up")
             self.join(second, "up")
             self.reconcile(second, late=False)

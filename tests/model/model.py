@@ -73,12 +73,25 @@ class Room:
     counters: Counter[str] = field(default_factory=Counter)
     journal: list[tuple[str, str, str]] = field(default_factory=list)  #: event, whose, reason
     sent: list[tuple[str, str, str, str]] = field(default_factory=list)  #: worker, mode, session, detail
+    lasts: dict[str, int] = field(default_factory=dict)  #: key with a time to live → ms when it is over
+    ended_ms: int = 30_000  #: how long an end is remembered
 
     # -- time (rules 1, 2) ---------------------------------------------------------------------------------------
 
     @property
     def ms(self) -> int:
         return self.now // 1000
+
+    def expire(self) -> None:
+        """What had a time to live, and is over: whoever drives the model calls this before each operation."""
+        kept: dict[str, dict[str, Any]] = {
+            "waiting": self.queues, "waiter": self.waiters, "snapshot": self.snapshots, "gone": self.gone,
+            "ended": self.ended,
+        }  # fmt: skip
+        for key in [key for key, until in self.lasts.items() if until <= self.ms]:
+            del self.lasts[key]
+            kind, _, name = key.partition(":")
+            kept[kind].pop(name, None)
 
     def tick(self, floor: int = 0) -> int:
         self.clock = max(self.clock + 1, self.now, floor + 1)
@@ -179,6 +192,7 @@ class Room:
         """What goes while owners re-assert is not to be re-asserted (rule 15)."""
         if self.grace_left():
             self.gone[session] = f"{mode} {generation}"
+            self.lasts[f"gone:{session}"] = self.ms + self.grace_left()
 
     def evict_copy(self, session: str, mode: str, reason: str) -> str:
         copy = self.copies[session]
@@ -247,10 +261,14 @@ class Room:
                 tick = self.tick(floor)
                 lapsed = turn not in self.waiters  # a place that lapsed in one line is given up in all
                 self.waiters[turn] = worker
+                self.lasts[f"waiter:{turn}"] = self.ms + queue
                 for name in names:
+                    line = self.queues.setdefault(name, {})
                     if lapsed:
-                        self.queues.get(name, {}).pop(turn, None)
-                    self.queues.setdefault(name, {}).setdefault(turn, tick)
+                        line.pop(turn, None)
+                    until = self.ms + 4 * queue  # a line lasts for as long as the longest of its places, and more
+                    self.lasts[f"waiting:{name}"] = max(until, self.lasts[f"waiting:{name}"]) if line else until
+                    line.setdefault(turn, tick)
             if not holding or not holding.lease:
                 return Busy("", left / 1000, 0.0)
             return Busy(holding.worker, left / 1000, (self.ms - holding.lease.since) / 1000)
@@ -291,9 +309,15 @@ class Room:
         known = self.workers.get(worker)
         return known is not None and known.state == "up" and self.until(known.expiry, known.lease) > 0
 
-    def _save(self, session: str, copy: Copy, data: bytes) -> None:
+    def _save(self, session: str, copy: Copy, data: bytes, ttl: int) -> None:
         if data:
+            before = self.lasts.get(f"snapshot:{session}", 0) if session in self.snapshots else 0
             self.snapshots[session] = {"signature": copy.signature, "fence": copy.fence, "data": data}
+            self.lasts[f"snapshot:{session}"] = max(before, self.ms + ttl)
+
+    def _spend(self, turn: str, answer: str) -> None:
+        self.ended[turn] = answer
+        self.lasts[f"ended:{turn}"] = self.ms + self.ended_ms
 
     def commit(self, session: str, turn: str, limits: Limits, snapshot: bytes = b"", snapshot_ttl: int = 1) -> int:
         copy = self.current(session, turn)
@@ -306,7 +330,7 @@ class Room:
         copy.state, copy.tick = "live", self.tick()
         self.counters["builds"] += 1
         self.note("built", session)
-        self._save(session, copy, snapshot)
+        self._save(session, copy, snapshot, snapshot_ttl)
         return self.enforce_caps(copy.worker, limits)
 
     def end(
@@ -325,20 +349,20 @@ class Room:
         if wanted:
             mode, reason = wanted.split()
             if mode == "soft":
-                self._save(session, copy, snapshot)
+                self._save(session, copy, snapshot, snapshot_ttl)
             mode = self.drop(session, mode, reason)
-            self.ended[turn] = f"{mode} {reason}"
+            self._spend(turn, f"{mode} {reason}")
             return Ended(mode, reason, self.enforce_caps(copy.worker, limits))
         copy.tick, copy.active = self.tick(), self.ms if counts else None
-        self._save(session, copy, snapshot)
-        self.ended[turn] = "kept"
+        self._save(session, copy, snapshot, snapshot_ttl)
+        self._spend(turn, "kept")
         return Ended(over=self.enforce_caps(copy.worker, limits))
 
     def abandon(self, session: str, turn: str, limits: Limits, key: str = "", *, counts: bool = False) -> bool:
         if turn in self.ended:
             return self.ended[turn] == "over"
         self.leave_queue([session, key], turn)
-        self.ended[turn] = "abandoned"
+        self._spend(turn, "abandoned")
         copy = self.current(session, turn)
         if not copy:
             return False

@@ -154,12 +154,12 @@ local queued = false
     Control(  # rule 6
         "an abandoned turn can begin",
         "abandon",
-        (("redis.call('SET', prefix .. 'ended:' .. turn, answer, 'PX', ARGV[7])\n", ""),),
+        (("set_for(room, 'ended:' .. turn, answer, ARGV[7])\n", ""),),
     ),
     Control(  # rule 6
         "an end is not remembered",
         "end",
-        (("redis.call('SET', prefix .. 'ended:' .. turn, wanted, 'PX', ARGV[9])\n", ""),),
+        (("set_for(room, 'ended:' .. turn, wanted, ARGV[9])\n", ""),),
     ),
     Control(  # rule 15
         "no grace after a loss of state",

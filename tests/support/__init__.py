@@ -32,14 +32,42 @@ def no_server() -> Any:
     pytest.skip(message)
 
 
-# The scripts read the time in one place. In tests that place asks a key first: the time can be moved, or set.
+# The scripts read the time in one place, and give a time to live in two. In tests the first asks a key: the time can be
+# moved, or set. The others write down when a key is over by that time, in `test:lasts`; whatever reads the time next
+# removes it. (Redis's own clock has no part in it: a key's real time to live only says that it has one.)
 _TIME = "redis.call('TIME')"
 _MOVED = """(function()
-    local set = redis.call('GET', prefix .. 'test:time')
-    if set then return { math.floor(set / 1000000), set % 1000000 } end
-    local time, offset = redis.call('TIME'), tonumber(redis.call('GET', prefix .. 'test:offset') or 0)
-    return { time[1] + offset, time[2] }
+    local set, time = redis.call('GET', prefix .. 'test:time')
+    if set then
+      time = { math.floor(set / 1000000), set % 1000000 }
+    else
+      time = redis.call('TIME')
+      time[1] = time[1] + tonumber(redis.call('GET', prefix .. 'test:offset') or 0)
+    end
+    local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+    for _, key in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'test:lasts', '-inf', now)) do
+      redis.call('DEL', prefix .. key)
+      redis.call('ZREM', prefix .. 'test:lasts', key)
+    end
+    return time
   end)()"""
+_DAYS = 10 * 86_400_000
+_LASTING = {
+    "lib/set_for": f"""local function set_for(room, key, value, ms, ...)
+  local done = redis.call('SET', room.prefix .. key, value, 'PX', {_DAYS}, ...)
+  if done then redis.call('ZADD', room.prefix .. 'test:lasts', string.format('%.0f', room.ms + ms), key) end
+  return done
+end
+""",
+    "lib/last_for": f"""local function last_for(room, key, ms)
+  local anew = redis.call('PTTL', room.prefix .. key) < 0
+  local before = not anew and redis.call('ZSCORE', room.prefix .. 'test:lasts', key)
+  if before and tonumber(before) >= room.ms + ms then return end
+  redis.call('ZADD', room.prefix .. 'test:lasts', string.format('%.0f', room.ms + ms), key)
+  redis.call('PEXPIRE', room.prefix .. key, {_DAYS})
+end
+""",
+}
 
 
 def movable(change: Callable[[str, str], str] | None = None) -> dict[str, Script]:
@@ -49,6 +77,7 @@ def movable(change: Callable[[str, str], str] | None = None) -> dict[str, Script
         if path == "lib/room":
             assert _TIME in body
             body = body.replace(_TIME, _MOVED)
+        body = _LASTING.get(path, body)
         return change(path, body) if change else body
 
     return {name: load(name, edit) for name in NAMES}
