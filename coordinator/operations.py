@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from coordinator.codec import text
+from coordinator.codec import pairs, text
 from coordinator.keys import SCHEMA
 from coordinator.limits import Limits
 from coordinator.link import Link
@@ -34,11 +34,15 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody is in the way: another turn, the queue (worker ''), or the grace after a loss of state."""
+    """Somebody is in the way. `why`: a 'turn', the 'queue' or the 'grace' after a loss of state (no worker), or 'closing':
+    that worker has to end the session's last life first, which is known by its generation."""
 
+    why: str
     worker: str
     left: float
     running: float
+    ahead: int = 0  #: how many wait before
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,12 @@ class Ended:
     mode: str = ""
     reason: str = ""
     over: int = 0  #: how far over a cap the room stays because of turns, if that is news
+    more: bool = False  #: more is above a cap than one call looks at: go on with `maintain`
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What an eviction met: 'evicted' or 'marked' with the copy, 'absent', or 'closing'; see evict.lua."""
+    """What an eviction met: 'evicted' or 'marked' with the copy, 'absent', or 'ending'; see evict.lua."""
 
     kind: str
     worker: str = ""
@@ -126,16 +131,14 @@ async def begin(
         fence = int(reply[1])
         return Granted(fence, fence, fresh=True, snapshot=reply[2])
     if kind == b"busy":
-        return Busy(text(reply[1]), int(reply[2]) / 1000, int(reply[3]) / 1000)
+        why, who = text(reply[1]), text(reply[2])
+        return Busy(why, who, int(reply[3]) / 1000, int(reply[4]) / 1000, int(reply[5]), int(reply[6]))
     return Elsewhere(text(reply[1]), text(reply[2]))
 
 
-async def commit(
-    link: Link, session: str, turn: str, limits: Limits, snapshot: bytes = b"", snapshot_ttl: int = 1
-) -> int:
-    """Returns how far over a cap the room stays because of turns, if that is news."""
-    reply = await link.call("commit", session, turn, *caps(limits), snapshot, snapshot_ttl)
-    return int(reply[1])
+async def commit(link: Link, session: str, turn: str, limits: Limits) -> Ended:
+    over, more = await link.call("commit", session, turn, *caps(limits))
+    return Ended(over=int(over), more=bool(more))
 
 
 async def end(
@@ -149,13 +152,11 @@ async def end(
     snapshot: bytes = b"",
     snapshot_ttl: int = 1,
 ) -> Ended:
-    """`evict` is '<mode> <reason>' of an eviction that the turn itself wants."""
-    reply = await link.call(
+    """`evict` is '<mode> <reason>' of an eviction that the turn itself wants. `snapshot` b'' leaves Redis's as it is."""
+    mode, reason, over, more = await link.call(
         "end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, link.ended_ms
     )
-    if reply[0] == b"evicted":
-        return Ended(text(reply[1]), text(reply[2]), int(reply[3]))
-    return Ended(over=int(reply[1]))
+    return Ended(text(mode), text(reason), int(over), bool(more))
 
 
 async def abandon(
@@ -169,7 +170,9 @@ async def abandon(
 async def rebind(link: Link, session: str, turn: str, key: str) -> Busy | None:
     """None when the lease stands under the new key now."""
     reply = await link.call("rebind", session, turn, key)
-    return None if reply[0] == b"bound" else Busy(text(reply[1]), int(reply[2]) / 1000, 0.0)
+    if reply[0] == b"bound":
+        return None
+    return Busy("turn", text(reply[1]), int(reply[2]) / 1000, int(reply[3]) / 1000)
 
 
 async def evict(link: Link, session: str, mode: str, reason: str, worker: str = "") -> Evicted:
@@ -222,37 +225,39 @@ async def maintain(
     calls: int = UNTIL_DONE,
     seconds: float = float("inf"),
 ) -> Maintenance:
-    """Up to `calls` bounded batches of 'all', 'reap' or 'sweep', for about so many seconds at most."""
+    """Up to `calls` bounded batches of 'all', 'reap', 'sweep' or 'caps', for about so many seconds at most."""
     until = time.monotonic() + seconds
-    done, offsets, pace = Maintenance(), (0, 0), paced
-    idle = "" if limits.idle_ttl is None else str(_ms(limits.idle_ttl))
+    done, idle = Maintenance(), "" if limits.idle_ttl is None else str(_ms(limits.idle_ttl))
+    at = {"held_from": 0, "lru_from": 0, "cursor": 0}
     for _ in range(calls):
-        reply = await link.call("maintain", steps, worker, int(pace), idle, *caps(limits), *offsets)
-        lost, gone, swept, capped, more, over, *offset = (int(number) for number in reply[:8])
-        done.lost, done.gone, done.idle = done.lost + lost, done.gone + gone, done.idle + swept
-        done.capped, done.over, offsets = done.capped + capped, max(done.over, over), (offset[0], offset[1])
-        done.endings += [(text(reply[i]), int(reply[i + 1])) for i in range(8, len(reply), 2)]
-        if not more or time.monotonic() > until:
+        named, endings = await link.call("maintain", steps, worker, int(paced), idle, *caps(limits), *at.values())
+        said = {name: int(number) for name, number in pairs(named).items()}
+        at = {name: said[name] for name in at}
+        done.lost += said["lost"]
+        done.gone += said["gone"]
+        done.idle += said["idle"]
+        done.capped += said["capped"]
+        done.over = max(done.over, said["over"])
+        done.endings += [(text(endings[i]), int(endings[i + 1])) for i in range(0, len(endings), 2)]
+        if not said["more"] or time.monotonic() > until:
             break
-        pace = pace and more == 2  # once this second is ours, we go on
+        paced = bool(said["paced"])  # once this second is ours, we go on
     return done
 
 
-async def closed(link: Link, worker: str, endings: Iterable[tuple[str, int]]) -> None:
-    flat = [word for ending in endings for word in ending]
-    if flat:
-        await link.call("closed", worker, *flat)
+async def closed(link: Link, worker: str, endings: Sequence[tuple[str, int]]) -> None:
+    """Ends of sessions that were carried out."""
+    for batch in batches(endings, BATCH):
+        await link.call("closed", worker, *(word for ending in batch for word in ending))
 
 
-async def ending(link: Link, session: str, worker: str, generation: int) -> tuple[bool, bool]:
-    """Whether this worker still has to end the session, and whether the session has begun anew."""
-    entry, alive = await link.read_many([("HGET", link.keys.closing, session), ("EXISTS", link.keys.session(session))])
-    return text(entry) == f"{worker} {generation}", bool(alive)
-
-
-async def closing_mode(link: Link, session: str, worker: str, generation: int) -> str:
-    """How a copy that is not in the room any more is to be released: 'hard' if its hard close is still to be done."""
-    return "hard" if (await ending(link, session, worker, generation))[0] else "soft"
+async def fate(link: Link, session: str, worker: str, generation: int) -> str:
+    """What is to become of a copy, or of what is left of its session: 'keep', 'hard' (its end is this worker's to carry
+    out), or 'soft'."""
+    reads = [("HGET", link.keys.closing, session), ("HMGET", link.keys.session(session), "worker", "generation")]
+    closing, record = await link.read_many(reads)
+    mine = [worker, str(generation)]
+    return "hard" if text(closing).split(" ") == mine else "keep" if [text(word) for word in record] == mine else "soft"
 
 
 async def claim(link: Link, worker: str, lease: int, floor: int, copies: Sequence[Claim]) -> list[str]:

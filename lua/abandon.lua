@@ -11,6 +11,7 @@
 -- include: lib/drop
 -- include: lib/lease
 -- include: lib/leave
+-- include: lib/order_ending
 -- include: lib/record
 -- include: lib/room
 -- include: lib/set_for
@@ -35,8 +36,7 @@ if record.turn == turn then
   elseif record.state == 'building' then
     redis.call('DEL', prefix .. 'session:' .. session)
     if mode == 'hard' then
-      redis.call('DEL', prefix .. 'snapshot:' .. session)
-      redis.call('HSET', prefix .. 'closing', session, record.worker .. ' ' .. record.generation)
+      order_ending(room, session, record.worker, record.generation)
       answer = 'over'
     end
   elseif mode or record.generation == record.fence then

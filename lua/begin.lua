@@ -1,4 +1,4 @@
--- Ask for a turn on a session (rules 3, 4, 6, 7, 8, 9, 15).
+-- Ask for a turn on a session (rules 3, 4, 6, 7, 8, 9, 11a, 15).
 --
 -- KEYS[1]  the room's prefix, `greenroom:{<room>}:`
 -- ARGV     1 session  2 worker  3 turn id  4 signature  5 generation of the caller's copy ('0': none)
@@ -6,17 +6,19 @@
 --          9 queue, ms: for how long a place in line lasts unless the caller asks again (0: do not wait)
 --          10 '1': affinity
 -- Returns  {'hit', fence, generation} | {'build', fence, snapshot or ''} : the lease is taken
---          {'busy', worker, ms left, ms it has run} : worker '' when only the queue or the grace is in the way
+--          {'busy', why, worker, ms left, ms it has run, how many wait before, generation} : why is 'turn'; 'queue' or
+--          'grace' (no worker); or 'closing': that worker ends the session's last life first, maybe the caller
 --          {'elsewhere', worker, address} : affinity was asked for and another worker holds or builds it
 -- Errors   ENDED, DRAINING, UNKNOWNWORKER, BADARG
 -- Events   'moved', 'evicted' (signature), 'lost' of the copy that was there
+-- include: lib/alive
 -- include: lib/drop
+-- include: lib/ending_of
 -- include: lib/grace
 -- include: lib/holder
 -- include: lib/join
 -- include: lib/lease
 -- include: lib/leave
--- include: lib/left
 -- include: lib/queue
 -- include: lib/read_snapshot
 -- include: lib/record
@@ -30,12 +32,17 @@ local key = ARGV[8] ~= '' and ARGV[8] ~= session and ARGV[8] or nil
 if not (lease and lease > 0 and floor and floor >= 0 and floor < 2 ^ 53 - 2 ^ 40 and queue_ms) then
   return redis.error_reply('BADARG begin')
 end
-local prefix = room.prefix
+local prefix, names = room.prefix, { session, key }
 
--- Take a place in line and say who is in the way.
-local function busy(holding, left)
-  if queue_ms > 0 then join_queue(room, { session, key }, turn, worker, queue_ms, next_tick(room, floor)) end
-  return { 'busy', holding.worker or '', left, holding.since and room.ms - holding.since or 0 }
+-- Take a place in line, and say who is in the way and how many are before us.
+local function busy(why, who, left, since, ending)
+  if queue_ms > 0 then join_queue(room, names, turn, worker, queue_ms, next_tick(room, floor)) end
+  local ahead = 0
+  for _, name in ipairs(names) do
+    local line = prefix .. 'waiting:' .. name
+    ahead = math.max(ahead, queue_ms > 0 and redis.call('ZRANK', line, turn) or redis.call('ZCARD', line))
+  end
+  return { 'busy', why, who, left, since and room.ms - since or 0, ahead, ending or '0' }
 end
 
 if redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return redis.error_reply('ENDED the turn is over') end
@@ -49,11 +56,8 @@ end
 local doomed = record.turn and left_to_run == 0 -- its copy is nobody's any more
 local mine = record.worker == worker and not doomed
 if ARGV[10] == '1' and record.worker and record.worker ~= worker then
-  local owner = redis.call('HMGET', prefix .. 'worker:' .. record.worker, 'state', 'address', 'lease')
-  local beat = redis.call('ZSCORE', prefix .. 'workers', record.worker)
-  if owner[1] == 'up' and time_left(room, beat, owner[3]) > 0 then
-    return { 'elsewhere', record.worker, owner[2] }
-  end
+  local owner = redis.call('HMGET', prefix .. 'worker:' .. record.worker, 'state', 'address')
+  if owner[1] == 'up' and is_alive(room, record.worker) then return { 'elsewhere', record.worker, owner[2] } end
 end
 
 if not (mine and record.generation == generation) then
@@ -64,19 +68,21 @@ if not (mine and record.generation == generation) then
 end
 
 local queued = false
-for _, name in ipairs({ session, key }) do
-  local holding, left = holder(room, name)
-  if holding then return busy(holding, left) end
+for _, name in ipairs(names) do
+  local held, holding, left = holder(room, name)
+  if held then return busy('turn', holding.worker, left, holding.since) end
   local first = head_waiter(room, name)
-  if first and first ~= turn then return busy({}, 0) end
+  if first and first ~= turn then return busy('queue', '', 0) end
   queued = queued or first == turn
 end
 if doomed then record = {} end -- dropped just now, with the lease that ran out
+local ends, ending = ending_of(room, session, worker)
+if ends then return busy('closing', ends, 0, nil, ending) end
 
 local hit = record.state == 'live' and mine and record.generation == generation and record.signature == signature
 if not record.worker or key then
   local grace = grace_left(room)
-  if grace > 0 then return busy({}, grace) end
+  if grace > 0 then return busy('grace', '', grace) end
 end
 local fence = next_tick(room, floor)
 if not hit and record.worker then
@@ -96,6 +102,6 @@ else
     'turn', turn, 'fence', fence, 'lease', lease, 'since', since)
 end
 if key then redis.call('HSET', name, 'key', key) end
-if queued then leave_queue(room, { session, key }, turn) end
+if queued then leave_queue(room, names, turn) end
 if hit then return { 'hit', fence, record.generation } end
 return { 'build', fence, read_snapshot(room, session, signature) }

@@ -1,5 +1,5 @@
 -- Reconcile, first pass (rules 14, 15): a worker shows what it holds and hears what to keep. In grace an owner
--- re-asserts: a copy without a record, or with an older one that is idle, is entered again, with its lease if mid-turn.
+-- re-asserts: its copy is entered again, with its lease if mid-turn. Of two claims the higher fence wins: the last use.
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 worker  2 lease, ms  3 floor, then 8 for each of at most 64 copies, oldest first:
@@ -7,13 +7,12 @@
 --          known, so it is not entered again), turn id ('': idle), fence, lease key, '1' if idle time counts
 -- Returns  for each copy 'keep' | 'soft' | 'hard' : release it that way
 -- Errors   UNKNOWNWORKER : join first
--- Events   'adopted'; 'moved' of an older copy
+-- Events   'adopted'; 'moved' or 'lost' of a copy with a lower fence
 -- include: lib/drop
 -- include: lib/enter
 -- include: lib/grace
 -- include: lib/holder
 -- include: lib/journal
--- include: lib/lease
 -- include: lib/record
 -- include: lib/room
 -- include: lib/take
@@ -25,15 +24,21 @@ local grace = grace_left(room) > 0
 
 local function adopt(session, generation, signature, state, turn, fence, key, counts)
   if turn ~= '' and redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return 'soft' end
-  local mode, latest = string.match(redis.call('GET', prefix .. 'gone:' .. session) or '', '^(%l+) (%d+)$')
-  if mode and tonumber(latest) >= tonumber(generation) then return mode end
-  local record = read_record(room, session)
-  if record.worker then
-    if tonumber(record.generation) >= tonumber(generation) then return 'soft' end
-    if lease_left(room, session, record) > 0 then return 'soft' end
-    drop_copy(room, session, record, 'soft', record.turn and 'lost' or 'moved')
+  if redis.call('HEXISTS', prefix .. 'closing', session) == 1 then return 'soft' end
+  local rivals = { session }
+  for _, name in ipairs(turn ~= '' and { session, key } or {}) do
+    local held = holder(room, name)
+    if held and held ~= session then rivals[#rivals + 1] = held end
   end
-  if turn ~= '' and (holder(room, session) or key and holder(room, key)) then return 'soft' end
+  if tonumber(redis.call('GET', prefix .. 'gone:' .. session) or 0) >= tonumber(fence) then return 'soft' end
+  for _, rival in ipairs(rivals) do
+    local used = redis.call('HGET', prefix .. 'session:' .. rival, 'fence')
+    if used and tonumber(used) >= tonumber(fence) then return 'soft' end
+  end
+  for _, rival in ipairs(rivals) do
+    local record = read_record(room, rival)
+    if record.worker then drop_copy(room, rival, record, 'soft', record.turn and 'lost' or 'moved') end
+  end
   local tick = next_tick(room, floor)
   redis.call('HSET', prefix .. 'session:' .. session, 'worker', worker, 'signature', signature,
     'generation', generation, 'state', state, 'fence', fence)

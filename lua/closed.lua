@@ -1,12 +1,17 @@
--- Hard closes and session ends that were carried out.
+-- Hard closes and ends of sessions that were carried out, or given up on: their sessions may begin anew (rule 11a).
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 worker  then session, generation … as in `closing` ('0': there was no copy)
--- Returns  how many were still open
-local closed = 0
+-- ARGV     1 worker  then session, generation … as in `closing` : 64 pairs at most
+-- Returns  how many were still to be done
+-- include: lib/queue
+-- include: lib/room
+local room = open_room(KEYS[1])
+local closing, closed = KEYS[1] .. 'closing', 0
 for i = 2, #ARGV, 2 do
-  if redis.call('HGET', KEYS[1] .. 'closing', ARGV[i]) == ARGV[1] .. ' ' .. ARGV[i + 1] then
-    closed = closed + redis.call('HDEL', KEYS[1] .. 'closing', ARGV[i])
+  if redis.call('HGET', closing, ARGV[i]) == ARGV[1] .. ' ' .. ARGV[i + 1] then
+    redis.call('HDEL', closing, ARGV[i])
+    wake(room, ARGV[i])
+    closed = closed + 1
   end
 end
 return closed

@@ -5,7 +5,7 @@
 -- ARGV     1 worker
 -- Returns  1, or 0 when the room does not know the worker
 -- Events   'gone'
--- include: lib/journal
+-- include: lib/remove_worker
 -- include: lib/room
 local room = open_room(KEYS[1])
 local worker, prefix = ARGV[1], KEYS[1]
@@ -15,8 +15,5 @@ if redis.call('ZCARD', prefix .. 'held:' .. worker) > 0 then
   redis.call('HSET', prefix .. 'worker:' .. worker, 'state', 'draining')
   return 1
 end
-redis.call('ZREM', prefix .. 'workers', worker)
-redis.call('DEL', prefix .. 'worker:' .. worker)
-redis.call('HDEL', prefix .. 'over', 'held:' .. worker)
-note(room, 'gone', 'worker', worker, 'reason', 'drain')
+remove_worker(room, worker, 'drain')
 return 1

@@ -4,8 +4,8 @@
 -- ARGV     1 session  2 turn id  3 '1': the agent keeps an activity timestamp, so idle time counts for it
 --          4 '<mode> <reason>' of an eviction the turn itself wants ('': none)
 --          5 the caller's cap for the worker ('': none)  6 and for the room
---          7 snapshot ('': none)  8 its time to live, ms  9 ms for which this answer is kept
--- Returns  {'kept', over} | {'evicted', mode, reason, over}
+--          7 snapshot ('': as before; msgpack's nil: none)  8 its time to live, ms  9 ms for which this answer is kept
+-- Returns  {mode, reason, over, more} : how the copy is to be released ('', '': it stays); over and more as in commit
 -- Errors   LOST : the turn's lease ran out, was never given, or its agent was never committed;
 --          UNKNOWNWORKER : join again and repeat; BADARG
 -- Events   'evicted', 'over-cap'
@@ -25,23 +25,22 @@ end
 local record = current_turn(room, session, turn)
 if not record or record.state ~= 'live' then
   local ended = redis.call('GET', prefix .. 'ended:' .. turn)
-  if ended == 'kept' then return { 'kept', 0 } end
+  if ended == 'kept' then return { '', '', 0, 0 } end
   local mode, reason = string.match(ended or '', '^(%l+) (%l+)$')
   if not mode then return refuse_turn(room, turn) end
-  return { 'evicted', mode, reason, 0 }
+  return { mode, reason, 0, 0 }
 end
 
 free_claims(room, session, record)
 record.turn = false
 local wanted = record.evict or ARGV[4]
 if string.sub(ARGV[4], 1, 4) == 'hard' then wanted = ARGV[4] end
-local answer
+local mode, reason = '', ''
 if wanted ~= '' then
-  local mode, reason = string.match(wanted, '^(%l+) (%l+)$')
+  mode, reason = string.match(wanted, '^(%l+) (%l+)$')
   if mode ~= 'hard' then write_snapshot(room, session, record, ARGV[7], ARGV[8]) end
   mode = drop_copy(room, session, record, mode, reason)
   wanted = mode .. ' ' .. reason
-  answer = { 'evicted', mode, reason, enforce_caps(room, record.worker, ARGV[5], ARGV[6]) }
 else
   local tick = next_tick(room, 0)
   redis.call('ZADD', prefix .. 'lru', tick, session)
@@ -50,7 +49,6 @@ else
   redis.call('HDEL', prefix .. 'session:' .. session, 'turn', 'lease', 'since', 'key')
   write_snapshot(room, session, record, ARGV[7], ARGV[8])
   wanted = 'kept'
-  answer = { 'kept', enforce_caps(room, record.worker, ARGV[5], ARGV[6]) }
 end
 set_for(room, 'ended:' .. turn, wanted, ARGV[9])
-return answer
+return { mode, reason, enforce_caps(room, record.worker, ARGV[5], ARGV[6]) }

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 session  2 turn id  3 the new lease key
--- Returns  {'bound'} | {'busy', worker, ms left} : another turn holds that key; the lease stays where it is
+-- Returns  {'bound'} | {'busy', worker, ms left, ms it has run} : another turn holds that key; the lease stays where it is
 -- Errors   LOST; UNKNOWNWORKER : join again and repeat
 -- include: lib/holder
 -- include: lib/queue
@@ -16,8 +16,8 @@ local record = current_turn(room, session, turn)
 if not record then return refuse_turn(room, turn) end
 if (record.key or session) == key then return { 'bound' } end
 if key ~= session then
-  local holding, left = holder(room, key)
-  if holding then return { 'busy', holding.worker, left } end
+  local held, holding, left = holder(room, key)
+  if held then return { 'busy', holding.worker, left, room.ms - holding.since } end
 end
 local expiry = redis.call('ZSCORE', prefix .. 'leases', session)
 if record.key then

@@ -2,8 +2,8 @@
 -- include: lib/set_for
 
 -- What goes while owners still re-assert what they held must not be re-asserted: remember for as long as grace lasts
--- that copies of this session up to a generation are gone, and how they went.
-local function bury(room, session, mode, generation)
+-- that what was last used at `fence` or before is gone.
+local function bury(room, session, fence)
   local left = grace_left(room)
-  if left > 0 then set_for(room, 'gone:' .. session, mode .. ' ' .. generation, left) end
+  if left > 0 then set_for(room, 'gone:' .. session, fence, left) end
 end

@@ -2,10 +2,10 @@
 -- include: lib/claims
 -- include: lib/journal
 -- include: lib/message
+-- include: lib/order_ending
 
 -- Drop a copy: the one place that does (rule 10). A turn still in the record is one whose lease ran out.
 -- Hard beats soft: a hard eviction that was waiting for the turn's end is carried out whatever the reason is.
--- A hard one deletes the snapshot and stands in `closing` until a worker has closed the copy or ended the session.
 local function drop_copy(room, session, record, mode, reason)
   local prefix = room.prefix
   redis.call('DEL', prefix .. 'session:' .. session)
@@ -28,11 +28,8 @@ local function drop_copy(room, session, record, mode, reason)
     end
     redis.call('HINCRBY', prefix .. 'counters', 'evictions:' .. reason, 1)
   end
-  if mode == 'hard' then
-    redis.call('DEL', prefix .. 'snapshot:' .. session)
-    redis.call('HSET', prefix .. 'closing', session, record.worker .. ' ' .. record.generation)
-  end
-  bury(room, session, mode, record.generation)
+  if mode == 'hard' then order_ending(room, session, record.worker, record.generation) end
+  bury(room, session, record.fence)
   local event = (reason == 'lost' or reason == 'moved') and reason or 'evicted'
   note(room, event, 'session', session, 'worker', record.worker, 'generation', record.generation,
     'mode', mode, 'reason', reason)

@@ -2,8 +2,8 @@
 -- include: lib/lease
 -- include: lib/record
 
--- Whose turn holds a key: its record and the milliseconds left, or nil when the key is free. A lease that ran out
--- without its end dooms its copy (rule 4): it is dropped here, and the key is free.
+-- Whose turn holds a key: the session, its record and the milliseconds left; or nil when the key is free. A lease that
+-- ran out without its end dooms its copy (rule 4): it is dropped here, the key is free, and the second value is true.
 local function holder(room, key)
   local leases, aliases = room.prefix .. 'leases', room.prefix .. 'aliases'
   if not redis.call('ZSCORE', leases, key) then return nil end
@@ -13,12 +13,12 @@ local function holder(room, key)
     record = session and read_record(room, session) or {}
   end
   local left = lease_left(room, session, record)
-  if left > 0 then return record, left end
+  if left > 0 then return session, record, left end
   if record.turn then
     drop_copy(room, session, record, 'soft', 'lost')
-  else
-    redis.call('ZREM', leases, key)
-    redis.call('HDEL', aliases, key)
+    return nil, true
   end
+  redis.call('ZREM', leases, key)
+  redis.call('HDEL', aliases, key)
   return nil
 end

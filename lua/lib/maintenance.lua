@@ -1,26 +1,17 @@
+-- include: lib/alive
 -- include: lib/drop
--- include: lib/journal
+-- include: lib/holder
 -- include: lib/lease
--- include: lib/left
 -- include: lib/record
+-- include: lib/remove_worker
 
 -- Leases that ran out, and those further away than any lease (the clock was set back): their copies are doomed.
 -- Returns how many were, and how many names were looked at.
 local function reap_leases(room, budget)
   local leases, lost = room.prefix .. 'leases', 0
   local function settle(key)
-    local session, record = key, read_record(room, key)
-    if not record.turn then
-      session = redis.call('HGET', room.prefix .. 'aliases', key)
-      record = session and read_record(room, session) or {}
-    end
-    if not record.turn then
-      redis.call('ZREM', leases, key)
-      redis.call('HDEL', room.prefix .. 'aliases', key)
-    elseif lease_left(room, session, record) == 0 then
-      drop_copy(room, session, record, 'soft', 'lost')
-      lost = lost + 1
-    end
+    local held, doomed = holder(room, key)
+    if not held and doomed then lost = lost + 1 end
   end
   local now = string.format('%.0f', room.ms)
   local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, budget)
@@ -53,10 +44,7 @@ local function reap_workers(room, budget)
       end
     end
     if redis.call('ZCARD', held) == 0 then
-      redis.call('ZREM', workers, worker)
-      redis.call('DEL', room.prefix .. 'worker:' .. worker)
-      redis.call('HDEL', room.prefix .. 'over', 'held:' .. worker)
-      note(room, 'gone', 'worker', worker, 'reason', 'dead')
+      remove_worker(room, worker, 'dead')
       gone = gone + 1
     end
     if dropped >= budget then break end
@@ -75,17 +63,19 @@ local function sweep_idle(room, ttl, budget)
   return #idle
 end
 
--- Hard closes that are this worker's, or were left to one that is gone, a few at a time. It knows which it is at.
-local function take_endings(room, worker, answer)
-  local closing = room.prefix .. 'closing'
-  if redis.call('HLEN', closing) == 0 then return end
-  local page = redis.call('HRANDFIELD', closing, 16, 'WITHVALUES')
-  for i = 1, #page, 2 do
-    local owner, generation = string.match(page[i + 1], '^(%S*) (%d+)$')
-    if owner == worker or not redis.call('ZSCORE', room.prefix .. 'workers', owner) then
-      redis.call('HSET', closing, page[i], worker .. ' ' .. generation)
-      answer[#answer + 1] = page[i]
-      answer[#answer + 1] = generation
+-- Ends of sessions that are this worker's to carry out, or were left to nobody or to one that is dead: about 64 of them,
+-- or all where Redis keeps so few in one piece. It knows which it is at. Returns them, and where to go on from ('0': all
+-- were looked at).
+local function take_endings(room, worker, cursor)
+  local closing, taken = room.prefix .. 'closing', {}
+  local page = redis.call('HSCAN', closing, cursor, 'COUNT', 64)
+  for i = 1, #page[2], 2 do
+    local session, owner, generation = page[2][i], string.match(page[2][i + 1], '^(%S*) (%d+)$')
+    if owner and (owner == worker or not is_alive(room, owner)) then
+      if owner ~= worker then redis.call('HSET', closing, session, worker .. ' ' .. generation) end
+      taken[#taken + 1] = session
+      taken[#taken + 1] = generation
     end
   end
+  return taken, page[1]
 end

@@ -23,7 +23,7 @@ from coordinator import operations as ops
 from coordinator.errors import GreenroomError
 from coordinator.limits import Limits
 from coordinator.link import run
-from model.model import Refused, Room
+from model.model import NO_SNAPSHOT, Refused, Room
 from model.stage import Stage
 
 START = 1_794_977_952_000_000  #: of a size that doubles hold and `tostring` does not
@@ -42,8 +42,8 @@ LIMITS = (
     Limits(worker=2, idle_ttl=2.0),
     Limits(),
 )
-SNAPSHOTS = (b"", b"", b"warm", b"warmer")
-TTLS = {b"": 1, b"warm": 3_000, b"warmer": 60_000}  #: how long each lasts, ms
+SNAPSHOTS = (b"", NO_SNAPSHOT, b"warm", b"warmer")
+TTLS = {b"": 1, NO_SNAPSHOT: 1, b"warm": 3_000, b"warmer": 60_000}  #: how long each lasts, ms
 MODES = ("soft", "soft", "hard")
 PICKS = tuple(range(12))  #: which of a list, newest first
 SELDOM = (False,) * 7 + (True,)
@@ -89,6 +89,7 @@ class Process:
     epoch: str = ""
     seen: int = 0  #: the highest fence
     holds: dict[str, tuple[int, str]] = field(default_factory=dict)  #: session → generation, signature
+    used: dict[str, int] = field(default_factory=dict)  #: session → fence of the last turn that used the copy
 
 
 class RoomMachine(RuleBasedStateMachine):
@@ -173,12 +174,12 @@ class RoomMachine(RuleBasedStateMachine):
             self.join(turn.worker, "up")
             self.reconcile(turn.worker, late=False)
 
-    def do_commit(self, turn: Turn, snapshot: bytes = b"") -> None:
-        answer = self.both("commit", turn.session, turn.id, self.limits, snapshot, TTLS[snapshot])
+    def do_commit(self, turn: Turn) -> None:
+        answer = self.both("commit", turn.session, turn.id, self.limits)
         if answer == "UNKNOWNWORKER":  # rule 8: it shows what it holds, and repeats
             self.join(turn.worker, "up")
             self.reconcile(turn.worker, late=False)
-            answer = self.both("commit", turn.session, turn.id, self.limits, snapshot, TTLS[snapshot])
+            answer = self.both("commit", turn.session, turn.id, self.limits)
         if isinstance(answer, str):
             turn.state = "over"
         else:
@@ -197,8 +198,10 @@ class RoomMachine(RuleBasedStateMachine):
             snapshot_ttl=TTLS[snapshot],
         )
         turn.state = "over"
+        process = self.processes[turn.worker]
+        process.used[turn.session] = max(turn.fence, process.used.get(turn.session, 0))
         if isinstance(answer, str) or answer.mode:
-            self.processes[turn.worker].holds.pop(turn.session, None)
+            process.holds.pop(turn.session, None)
 
     def do_abandon(self, turn: Turn, counts: bool) -> None:
         self.both("abandon", turn.session, turn.id, self.limits, turn.asked.get("key", ""), counts=counts)
@@ -218,23 +221,23 @@ class RoomMachine(RuleBasedStateMachine):
         asked |= {"floor": self.model.now + 3_000_000} if ahead else {}
         self.do_begin(self.new_turn(worker, session, signature=signature, **asked))
 
-    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, lease=LENGTHS, key=KEYS, snapshot=SNAPSHOTS)
-    def open_turn(self, worker: str, session: str, warm: bool, lease: int, key: str, snapshot: bytes) -> None:
+    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, lease=LENGTHS, key=KEYS)
+    def open_turn(self, worker: str, session: str, warm: bool, lease: int, key: str) -> None:
         """A turn that goes on: what keeps a room over its cap."""
         turn = self.new_turn(worker, session, warm, lease=lease, key=key)
         self.do_begin(turn)
         if turn.state == "building":
-            self.do_commit(turn, snapshot)
+            self.do_commit(turn)
 
-    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, counts=EITHER)
-    def serve(self, worker: str, session: str, warm: bool, counts: bool) -> None:
+    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, counts=EITHER, snapshot=SNAPSHOTS)
+    def serve(self, worker: str, session: str, warm: bool, counts: bool, snapshot: bytes) -> None:
         """A whole turn: what fills a room."""
         turn = self.new_turn(worker, session, warm)
         self.do_begin(turn)
         if turn.state == "building":
             self.do_commit(turn)
         if turn.state == "live":
-            self.do_end(turn, counts)
+            self.do_end(turn, counts, snapshot=snapshot)
 
     @step(
         16, how=("on", "on", "on", "abandon", "rebind"), pick=PICKS, counts=EITHER,
@@ -251,7 +254,7 @@ class RoomMachine(RuleBasedStateMachine):
         elif how == "abandon":
             self.do_abandon(turn, counts)
         elif turn.state == "building":
-            self.do_commit(turn, snapshot)
+            self.do_commit(turn)
         else:
             self.do_end(turn, counts, evict, snapshot)
 
@@ -281,6 +284,8 @@ class RoomMachine(RuleBasedStateMachine):
     @step(5, session=SESSIONS, mid_turn=EITHER, mode=MODES, worker=("", *WORKERS))
     def evict(self, session: str, mid_turn: bool, mode: str, worker: str) -> None:
         if mid_turn and (turns := self.in_state("building", "live")):
+            marked = [turn for turn in turns if (copy := self.model.copies.get(turn.session)) and copy.evict]
+            turns = marked or turns
             session = turns[SESSIONS.index(session) % len(turns)].session
         self.both("evict", session, mode, "operator", worker)
 
@@ -291,7 +296,15 @@ class RoomMachine(RuleBasedStateMachine):
     def evict_many(self, several: list[str], mode: str, signature: str, worker: str, skip_busy: bool) -> None:
         self.both("evict_many", several, mode, "memory", signature=signature, worker=worker, skip_busy=skip_busy)
 
-    @step(5, steps=("all", "all", "reap", "sweep"), worker=("", *WORKERS), late=SELDOM)
+    @step(5, pick=PICKS, wrong=SELDOM)
+    def session_is_ended(self, pick: int, wrong: bool) -> None:
+        """An end was carried out, and is reported; `wrong`: another than the one that is to be done."""
+        if closing := list(self.model.closing.items()):
+            session, value = closing[pick % len(closing)]
+            owner, generation = value.split(" ")
+            self.both("closed", owner, [(session, int(generation) + wrong)])
+
+    @step(5, steps=("all", "all", "reap", "sweep", "caps"), worker=("", *WORKERS), late=SELDOM)
     def maintain(self, steps: str, worker: str, late: bool) -> None:
         """`late`: another worker had this second's maintenance already."""
         self.stage.forget("maintenance")
@@ -334,7 +347,8 @@ class RoomMachine(RuleBasedStateMachine):
         """The worker shows what it has; `late`: with turns that are over by now."""
         holds, copies = self.processes[worker].holds, {}
         for session, (generation, signature) in holds.items():
-            copies[session] = ops.Claim(session, generation, signature, "live", "", generation, "", counts=True)
+            used = max(generation, self.processes[worker].used.get(session, 0))
+            copies[session] = ops.Claim(session, generation, signature, "live", "", used, "", counts=True)
         for turn in reversed(self.in_state("building", "live", *(("over",) if late else ()))):
             if turn.worker == worker and turn.fence:
                 copies[turn.session] = ops.Claim(
@@ -347,7 +361,7 @@ class RoomMachine(RuleBasedStateMachine):
                 holds.pop(session, None)
 
     @step(
-        3, what=("drain", "deregister", "interrupt", "set_limits", "closed", "disown"), worker=WORKERS,
+        3, what=("drain", "deregister", "interrupt", "set_limits", "disown"), worker=WORKERS,
         session=SESSIONS, limits=(None, *LIMITS), wrong=SELDOM,
     )  # fmt: skip
     def something_rare(self, what: str, worker: str, session: str, limits: Limits | None, wrong: bool) -> None:
@@ -357,20 +371,16 @@ class RoomMachine(RuleBasedStateMachine):
             self.both(what, session)
         elif what == "set_limits":
             self.both(what, limits)
-        elif what == "closed":
-            for name, value in list(self.model.closing.items()):
-                owner, generation = value.split(" ")
-                self.both(what, owner, [(name, int(generation) + wrong)])
         elif copy := self.model.copies.get(session):
             self.both(what, worker if wrong else copy.worker, [(session, copy.generation)])
 
-    @step(1, first=("w1", "w2", "new"), second=WORKERS)
+    @step(2, first=("w1", "w2", "new"), second=WORKERS)
     def state_is_lost(self, first: str, second: str) -> None:
         """Redis was flushed. Veterans open grace, whether or not a new worker comes first (rule 15)."""
         if self.losses < 2:
             self.losses += 1
             self.stage.clear()
             self.model = Room(now=self.model.now, ended_ms=self.stage.link.ended_ms)
-            self.join(first, "up")
-            self.join(second, "up")
-            self.reconcile(second, late=False)
+            for worker in (first, second):
+                self.join(worker, "up")
+                self.reconcile(worker, late=False)

@@ -17,6 +17,7 @@ from coordinator.keys import SCHEMA
 from coordinator.limits import Limits
 from coordinator.operations import Busy, Claim, Elsewhere, Ended, Evicted, Granted, Maintenance
 
+NO_SNAPSHOT = b"\xc0"  #: an end that says: this turn has none (rule 12)
 FURTHEST = 4  #: how many leases and heartbeats, furthest away first, maintenance checks for a clock that was set back
 
 
@@ -67,7 +68,7 @@ class Room:
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     closing: dict[str, str] = field(default_factory=dict)
-    gone: dict[str, str] = field(default_factory=dict)  #: '<mode> <generation>' of what went during grace
+    gone: dict[str, int] = field(default_factory=dict)  #: fence of what went during grace
     over: dict[str, int] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
@@ -181,17 +182,31 @@ class Room:
         if copy.state == "live":
             self.counters[f"evictions:{reason}"] += 1
         if mode == "hard":
-            self.snapshots.pop(session, None)
-            self.closing[session] = f"{copy.worker} {copy.generation}"
-        self.bury(session, mode, copy.generation)
+            self.order_ending(session, copy.worker, copy.generation)
+        self.bury(session, copy.fence)
         self.note(reason if reason in ("lost", "moved") else "evicted", session, reason)
         self.sent.append((copy.worker, mode, session, str(copy.generation)))
         return mode
 
-    def bury(self, session: str, mode: str, generation: int) -> None:
+    def order_ending(self, session: str, worker: str, generation: int) -> None:
+        """The session's end is to be carried out before its new life (rule 11a)."""
+        self.snapshots.pop(session, None)
+        self.closing[session] = f"{worker} {generation}"
+
+    def ending(self, session: str, worker: str) -> tuple[str, int] | None:
+        """Whose it is to end the session: of nobody or of a dead worker, it falls to this one."""
+        if session not in self.closing:
+            return None
+        owner, generation = self.closing[session].split(" ")
+        if worker and owner != worker and not self._alive(owner):
+            owner = worker
+            self.closing[session] = f"{owner} {generation}"
+        return owner, int(generation)
+
+    def bury(self, session: str, fence: int) -> None:
         """What goes while owners re-assert is not to be re-asserted (rule 15)."""
         if self.grace_left():
-            self.gone[session] = f"{mode} {generation}"
+            self.gone[session] = fence
             self.lasts[f"gone:{session}"] = self.ms + self.grace_left()
 
     def evict_copy(self, session: str, mode: str, reason: str) -> str:
@@ -210,8 +225,9 @@ class Room:
             return 0, 0
         size = len(self.held(worker))
         for session in self.held(worker)[: max(0, size - cap)]:
-            if not self.left(self.copies[session]):
-                self.drop(session, "soft", "lost" if self.copies[session].lease else "lru")
+            lease = self.copies[session].lease
+            if not lease or lease.expiry <= self.ms:  # one that is too far away is for maintenance to see to
+                self.drop(session, "soft", "lost" if lease else "lru")
         dropped, over = size - len(self.held(worker)), len(self.held(worker)) - cap
         if over <= 0:
             self.over.pop(index, None)
@@ -256,7 +272,7 @@ class Room:
 
         names = [session] if key in ("", session) else [session, key]
 
-        def busy(holding: Copy | None, left: int) -> Busy:
+        def busy(why: str, holding: Copy | None, left: int, ending: tuple[str, int] = ("", 0)) -> Busy:
             if queue:
                 tick = self.tick(floor)
                 lapsed = turn not in self.waiters  # a place that lapsed in one line is given up in all
@@ -269,18 +285,25 @@ class Room:
                     until = self.ms + 4 * queue  # a line lasts for as long as the longest of its places, and more
                     self.lasts[f"waiting:{name}"] = max(until, self.lasts[f"waiting:{name}"]) if line else until
                     line.setdefault(turn, tick)
+            ahead = 0
+            for name in names:
+                places = sorted(self.queues.get(name, {}).items(), key=lambda place: place[1])
+                before = [waiting for waiting, _ in places]
+                ahead = max(ahead, before.index(turn) if queue else len(before))
             if not holding or not holding.lease:
-                return Busy("", left / 1000, 0.0)
-            return Busy(holding.worker, left / 1000, (self.ms - holding.lease.since) / 1000)
+                return Busy(why, ending[0], left / 1000, 0.0, ahead, ending[1])
+            return Busy(why, holding.worker, left / 1000, (self.ms - holding.lease.since) / 1000, ahead)
 
         for name in names:
             if holding := self.holder(name):
-                return busy(holding, self.left(holding))
+                return busy("turn", holding, self.left(holding))
             if self.head(name) not in ("", turn):
-                return busy(None, 0)
+                return busy("queue", None, 0)
         copy = self.copies.get(session)  # gone, if its lease had run out
+        if ending := self.ending(session, worker):
+            return busy("closing", None, 0, ending)
         if (not copy or len(names) > 1) and (grace := self.grace_left()):
-            return busy(None, grace)
+            return busy("grace", None, grace)
 
         fence = self.tick(floor)
         same = copy and mine and (copy.generation, copy.signature) == (generation, signature)
@@ -305,12 +328,17 @@ class Room:
         data = saved["data"] if saved.get("signature") == signature else b""
         return Granted(copy.fence, copy.fence, fresh=True, snapshot=data)
 
-    def _serves(self, worker: str) -> bool:
+    def _alive(self, worker: str) -> bool:
         known = self.workers.get(worker)
-        return known is not None and known.state == "up" and self.until(known.expiry, known.lease) > 0
+        return known is not None and self.until(known.expiry, known.lease) > 0
+
+    def _serves(self, worker: str) -> bool:
+        return self._alive(worker) and self.workers[worker].state == "up"
 
     def _save(self, session: str, copy: Copy, data: bytes, ttl: int) -> None:
-        if data:
+        if data == NO_SNAPSHOT:
+            self.snapshots.pop(session, None)
+        elif data:
             before = self.lasts.get(f"snapshot:{session}", 0) if session in self.snapshots else 0
             self.snapshots[session] = {"signature": copy.signature, "fence": copy.fence, "data": data}
             self.lasts[f"snapshot:{session}"] = max(before, self.ms + ttl)
@@ -319,19 +347,18 @@ class Room:
         self.ended[turn] = answer
         self.lasts[f"ended:{turn}"] = self.ms + self.ended_ms
 
-    def commit(self, session: str, turn: str, limits: Limits, snapshot: bytes = b"", snapshot_ttl: int = 1) -> int:
+    def commit(self, session: str, turn: str, limits: Limits) -> Ended:
         copy = self.current(session, turn)
         if not copy:
             raise self.refuse(turn)
         if copy.state == "live":
-            return 0
+            return Ended()
         if copy.worker not in self.workers:
             raise Refused("UNKNOWNWORKER")
         copy.state, copy.tick = "live", self.tick()
         self.counters["builds"] += 1
         self.note("built", session)
-        self._save(session, copy, snapshot, snapshot_ttl)
-        return self.enforce_caps(copy.worker, limits)
+        return Ended(over=self.enforce_caps(copy.worker, limits))
 
     def end(
         self, session: str, turn: str, limits: Limits, *, counts: bool, evict: str = "", snapshot: bytes = b"",
@@ -370,8 +397,7 @@ class Room:
         if copy.state == "building":
             del self.copies[session]
             if copy.evict.startswith("hard"):
-                self.snapshots.pop(session, None)
-                self.closing[session] = f"{copy.worker} {copy.generation}"
+                self.order_ending(session, copy.worker, copy.generation)
                 self.ended[turn] = "over"
         elif copy.evict or copy.generation == copy.fence:  # what this turn built goes, even after its commit
             self.drop(session, *(copy.evict or "soft lost").split())
@@ -388,7 +414,8 @@ class Room:
         if (old or session) == key:
             return None
         if key != session and (holding := self.holder(key)):
-            return Busy(holding.worker, self.left(holding) / 1000, 0.0)
+            assert holding.lease
+            return Busy("turn", holding.worker, self.left(holding) / 1000, (self.ms - holding.lease.since) / 1000)
         copy.lease.key = "" if key == session else key
         if old:
             self.wake(old)
@@ -404,12 +431,14 @@ class Room:
     def evict(self, session: str, mode: str, reason: str, worker: str = "") -> Evicted:
         if copy := self.copies.get(session):
             return Evicted(self.evict_copy(session, mode, reason), copy.worker, copy.generation)
-        self.bury(session, mode, self.clock)
-        if mode == "hard":
-            self.snapshots.pop(session, None)
-            if self.closing.setdefault(session, f"{worker} 0") != f"{worker} 0":
-                return Evicted("closing")
-        return Evicted("absent")
+        if mode == "soft":
+            self.bury(session, self.clock)
+            return Evicted("absent")
+        if not (ending := self.ending(session, worker)):
+            ending = (worker, self.tick())
+            self.order_ending(session, *ending)
+        self.bury(session, self.clock)
+        return Evicted("ending", *ending)
 
     def evict_many(
         self, sessions: Sequence[str], mode: str, reason: str, *, signature: str = "", worker: str = "",
@@ -427,6 +456,7 @@ class Room:
         for session, generation in endings:
             if self.closing.get(session) == f"{worker} {generation}":
                 del self.closing[session]
+                self.wake(session)
 
     # -- workers (rules 8, 13 to 15, 18) -------------------------------------------------------------------------
 
@@ -496,16 +526,21 @@ class Room:
             return "hard"
         if not grace or mine.state == "open" or mine.turn in self.ended:
             return "soft"
-        mode, _, latest = self.gone.get(mine.session, "").partition(" ")
-        if mode and int(latest) >= mine.generation:
-            return mode
-        if known:
-            if known.generation >= mine.generation or self.left(known):
-                return "soft"
-            self.drop(mine.session, "soft", "lost" if known.lease else "moved")
-        key = "" if mine.key == mine.session else mine.key
-        if mine.turn and (self.holder(mine.session) or (key and self.holder(key))):
+        if mine.session in self.closing:
             return "soft"
+        key = "" if mine.key == mine.session else mine.key
+        names = [name for name in (mine.session, key) if name and mine.turn]
+        for name in names:
+            self.holder(name)  # what has run out goes
+        if self.gone.get(mine.session, 0) >= mine.fence:
+            return "soft"
+        rivals = [mine.session] if mine.session in self.copies else []  # whoever has a name that this turn needs
+        for name in names:
+            rivals += [s for s, c in self.copies.items() if c.lease and name in (s, c.lease.key)]
+        if any(self.copies[rival].fence >= mine.fence for rival in rivals):
+            return "soft"
+        for rival in dict.fromkeys(rivals):  # of two claims the higher fence wins
+            self.drop(rival, "soft", "lost" if self.copies[rival].lease else "moved")
         copy = Copy(worker, mine.signature, mine.generation, mine.fence, mine.state, tick=self.tick(floor))
         self.copies[mine.session] = copy
         if mine.turn:
@@ -545,11 +580,12 @@ class Room:
             done.lost, done.gone = self._reap_leases(), self._reap_workers()
         if steps in ("all", "sweep") and not another:
             done.idle = self._sweep(self.limit("idle_ttl", limits.idle_ttl))
-        if steps == "all" and worker:
+        if steps in ("all", "caps") and worker:
             done.capped, done.over = self.enforce(f"held:{worker}", self.limit("worker", limits.worker))
-        if steps == "all" and not another:
+        if steps in ("all", "caps") and not another:
             capped, over = self.enforce("lru", self.limit("room", limits.room))
             done.capped, done.over = done.capped + capped, max(done.over, over)
+        if steps == "all" and not another:
             done.endings = self._take_endings(worker) if worker else []
         return done
 
@@ -589,11 +625,10 @@ class Room:
     def _take_endings(self, worker: str) -> list[tuple[str, int]]:
         """Hard closes that are this worker's, and those left to one that is gone: they fall to this one."""
         taken = []
-        for session, value in self.closing.items():
-            owner, generation = value.split(" ")
-            if owner == worker or owner not in self.workers:
-                self.closing[session] = f"{worker} {generation}"
-                taken.append((session, int(generation)))
+        for session in self.closing:
+            ending = self.ending(session, worker)
+            if ending and ending[0] == worker:
+                taken.append((session, ending[1]))
         return taken
 
     # -- what Redis must hold ------------------------------------------------------------------------------------
@@ -626,7 +661,7 @@ class Room:
         keys |= {f"waiting:{name}": queue for name, queue in self.queues.items()}
         keys |= {f"waiter:{turn}": worker for turn, worker in self.waiters.items()}
         keys |= {f"snapshot:{session}": _text(saved) for session, saved in self.snapshots.items()}
-        keys |= {f"gone:{session}": how for session, how in self.gone.items()}
+        keys |= {f"gone:{session}": str(fence) for session, fence in self.gone.items()}
         keys |= {f"ended:{turn}": answer for turn, answer in self.ended.items()}
         return {key: value for key, value in keys.items() if value}
 
