@@ -1,6 +1,7 @@
 """Greenroom's deciding half: who is in the room, who is on stage, who must go. State in Redis, changed by Lua only."""
 
 from coordinator.errors import (
+    AlreadyStarted,
     BuildFailed,
     CoordinatorUnavailable,
     GreenroomError,
@@ -9,12 +10,14 @@ from coordinator.errors import (
     SessionBusy,
     SessionElsewhere,
     WorkerDraining,
+    WorkerNotRunning,
 )
 from coordinator.limits import Limits
 from coordinator.room import AsyncCoordinator, Coordinator
 from coordinator.signature import config_signature
 
 __all__ = [
+    "AlreadyStarted",
     "AsyncCoordinator",
     "BuildFailed",
     "Coordinator",
@@ -26,6 +29,7 @@ __all__ = [
     "SessionBusy",
     "SessionElsewhere",
     "WorkerDraining",
+    "WorkerNotRunning",
     "config_signature",
 ]
 __version__ = "0.1.0"

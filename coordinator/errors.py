@@ -6,6 +6,8 @@ GreenroomError
 ├── SessionElsewhere        another worker holds the warm agent, and affinity was asked for
 ├── LeaseLost               the turn's claim ran out: whatever it did is not accepted any more
 ├── WorkerDraining          this worker takes no new sessions
+├── AlreadyStarted          `start` was called twice (also a RuntimeError)
+├── WorkerNotRunning        this worker is not started, has left, or belongs to another process (also a RuntimeError)
 ├── BuildFailed             the builder raised; its exception is the cause
 ├── SchemaMismatch          the room belongs to another version of Greenroom
 └── CoordinatorUnavailable  Redis cannot be reached, or refuses its service
@@ -26,12 +28,24 @@ class InvalidName(GreenroomError, ValueError):
 
 
 class SessionBusy(GreenroomError):
-    """Another turn holds the session."""
+    """Another turn holds the session, or its last life has to be ended first.
 
-    def __init__(self, session: str, worker: str = "", left: float = 0.0, running: float = 0.0) -> None:
+    `why` is turn, queue, closing, grace or itself; `ahead` says how many wait in line before this one.
+    """
+
+    def __init__(
+        self, session: str, worker: str = "", left: float = 0.0, running: float = 0.0, ahead: int = 0, why: str = ""
+    ) -> None:
         self.session, self.worker, self.left, self.running = session, worker, left, running
-        who = f"a turn on {worker}, running for {running:.1f} s" if worker else "others waiting in line"
-        super().__init__(f"session {session!r} is busy: {who}")
+        self.ahead, self.why = ahead, why or ("turn" if worker else "queue")
+        who = {
+            "turn": f"a turn on {worker}, running for {running:.1f} s",
+            "queue": "others waiting in line",
+            "closing": f"it was reset, and {worker or 'a worker'} ends its last life first",
+            "grace": "Redis lost its state, and whoever holds the session may still say so",
+            "itself": "its turn is this very thread's or task's: it would wait for itself",
+        }[self.why]
+        super().__init__(f"session {session!r} is busy: {who}" + (f"; {ahead} ahead" if ahead else ""))
 
 
 class SessionElsewhere(GreenroomError):
@@ -48,6 +62,14 @@ class LeaseLost(GreenroomError):
 
 class WorkerDraining(GreenroomError):
     """This worker is draining: it begins no turn on a session it does not hold."""
+
+
+class AlreadyStarted(GreenroomError, RuntimeError):
+    """A worker is started once."""
+
+
+class WorkerNotRunning(GreenroomError, RuntimeError):
+    """This worker is not started yet, or has left the room, or was started by the process this one is a fork of."""
 
 
 class BuildFailed(GreenroomError):

@@ -34,8 +34,8 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody is in the way. `why`: a 'turn', the 'queue' or the 'grace' after a loss of state (no worker), or 'closing':
-    that worker has to end the session's last life first, which is known by its generation."""
+    """Somebody is in the way. `why`: a 'turn', the 'queue' or the 'grace' after a loss of state (no worker), or
+    'closing': that worker has to end the session's last life first, which is known by its generation."""
 
     why: str
     worker: str
@@ -152,7 +152,7 @@ async def end(
     snapshot: bytes = b"",
     snapshot_ttl: int = 1,
 ) -> Ended:
-    """`evict` is '<mode> <reason>' of an eviction that the turn itself wants. `snapshot` b'' leaves Redis's as it is."""
+    """`evict` is '<mode> <reason>' of an eviction that the turn itself wants; `snapshot` b'' leaves Redis's alone."""
     mode, reason, over, more = await link.call(
         "end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, link.ended_ms
     )

@@ -223,7 +223,7 @@ class AsyncCoordinator:
         for i, name in enumerate(names):
             raw, expiry, activity, tick = answers[4 * i : 4 * i + 4]
             record = pairs(raw)
-            if not record.get("worker"):  # as for the scripts: without a worker there is no copy, whatever else there is
+            if not record.get("worker"):  # as for the scripts: without one there is no copy
                 continue
             turn, since = record.get("turn", ""), record.get("since")
             left = (float(expiry or 0) - _ms(now)) / 1000

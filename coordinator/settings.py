@@ -26,9 +26,12 @@ class Settings:
     retry_for: float = 5.0  #: for how long a call is retried while Redis cannot be reached
     socket_timeout: float = 5.0
     connections: int = 64  #: of the pool; a call waits for a free one
+    turn_limit: float = 0.0  #: past it a turn is lost, and its agent interrupted; 0: no limit
     drain_for: float = 30.0  #: how long leaving waits for running turns
+    leave_for: float = 90.0  #: how long leaving may take in all: turns, releases, reports
     release_limit: float = 30.0  #: how long one release may take before it is given up on
     release_threads: int = 4
+    build_threads: int = 32  #: of an AsyncWorker, for builders that are no coroutines
     reconcile_every: float = 60.0
     snapshot_ttl: float = 7 * 86400.0
     snapshot_limit: int = 1 << 20
@@ -41,7 +44,7 @@ class Settings:
             if each.name in ("redis", "room", "address", "signature_key"):
                 continue
             bad = isinstance(value, bool) or not isinstance(value, (int, float))
-            if bad or not 0 < value < 2**53:
+            if bad or not (0 < value < 2**53 or value == 0 == each.default):
                 raise ValueError(f"{each.name} must be a number above zero, not {ascii(value)[:40]}")
         if self.lease < 0.1:
             raise ValueError(f"lease must be a tenth of a second or more, not {self.lease}")

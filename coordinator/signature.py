@@ -72,6 +72,8 @@ def sign(config: str | Mapping[str, Any] | None, key: str | bytes | None = None)
         config = {}
     if not isinstance(config, Mapping):
         raise ValueError(f"a config is a signature, a mapping or None, not a {type(config).__name__}")
+    if config and not any(name in config for name in _SIGNED):
+        raise ValueError(f"a config that signs nothing: it has none of {', '.join(_SIGNED)}; the empty one is None")
     return config_signature(**{"model": "", **{name: config[name] for name in _SIGNED if name in config}}, key=key)
 
 

@@ -37,7 +37,7 @@ if mine and does('reap') then
   local looked, dropped
   done.lost, looked = reap_leases(room, budget)
   budget = budget - looked
-  done.gone, dropped = reap_workers(room, budget)
+  done.gone, dropped = reap_workers(room, worker, budget)
   budget = budget - dropped
 end
 if mine and does('sweep') then

@@ -235,7 +235,7 @@ def test_a_room_whose_leases_do_not_exclude_goes_red(
     """The negative control of the whole: break the rule in Lua, and the demo sees it."""
 
     def change(path: str, body: str) -> str:
-        rule = "if left > 0 then return record, left end"
+        rule = "if left > 0 then return session, record, left end"
         assert path != "lib/holder" or rule in body
         return body.replace(rule, "") if path == "lib/holder" else body
 

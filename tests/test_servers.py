@@ -76,7 +76,7 @@ def play(url: str, room: str) -> set[str]:
         assert two.evict("s3", mode="hard")
         assert two.sweep() == 0
         one._engine.reconcile()
-        one._engine.discard("s2", one._engine.copies._newest["s2"].generation, "soft", "lost")
+        one._engine.departures.discard("s2", one._engine.copies._newest["s2"].generation, "soft", "lost")
         one._engine.reconcile()
         with two.turn("last"):
             pass

@@ -24,9 +24,10 @@ class Copy:
     mode: str = ""  #: how it is to be released once nobody uses it
     reason: str = ""
     turn: tuple[str, int, str] | None = None  #: id, fence and lease key of the turn that has it, until that has ended
-    open: bool = False  #: whether the last turn's end was accepted is not known
+    unsure: bool = False  #: whether the last turn's end was accepted is not known
     told: int = 0  #: how often its eviction was heard of
-    saved: bytes = b""  #: digest of the snapshot that Redis has
+    used: int = 0  #: fence of the last turn that had it
+    saved: bytes | None = None  #: digest of the snapshot that Redis has; b'': it has none; None: not known
     saved_at: float = 0.0  #: when it was sent, by our own clock
 
 

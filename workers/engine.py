@@ -20,19 +20,27 @@ from typing import Any
 
 from coordinator import operations as ops
 from coordinator.codec import Message
-from coordinator.errors import LeaseLost, UnknownWorker, WorkerDraining
+from coordinator.errors import (
+    AlreadyStarted,
+    GreenroomError,
+    LeaseLost,
+    UnknownWorker,
+    WorkerDraining,
+    WorkerNotRunning,
+)
 from coordinator.limits import Limits
 from coordinator.link import SyncLink, run
 from coordinator.names import mode_name, new_worker_name, reason_name, session_name, worker_name
 from coordinator.scripts import Script
 from coordinator.settings import Settings, limits_from
-from workers.beat import Beat
-from workers.holding import Holding
+from workers.beat import FENCE_AT, Beat, Fence
+from workers.copies import Copies, Copy
+from workers.departures import Departures
 from workers.lifecycle import Lifecycle
 from workers.listener import Listener
 from workers.reconcile import reconcile
-from workers.releases import Releases
 from workers.turns import Hold, TurnState
+from workers.upkeep import Upkeep
 
 logger = logging.getLogger("greenroom.worker")
 
@@ -40,7 +48,7 @@ logger = logging.getLogger("greenroom.worker")
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-class Engine(Holding):
+class Engine:
     """One worker of a room."""
 
     def __init__(
@@ -54,9 +62,12 @@ class Engine(Holding):
         scripts: Mapping[str, Script] | None,
         settings: Mapping[str, Any],
     ) -> None:
-        name = worker_name(worker) if worker is not None else new_worker_name()
-        super().__init__(Settings.load(redis=redis, room=room, **settings), name, lifecycle)
+        self.worker = worker_name(worker) if worker is not None else new_worker_name()
+        self.settings = Settings.load(redis=redis, room=room, **settings)
         self.limits = limits if limits is not None else limits_from()
+        self.lifecycle = lifecycle or Lifecycle()
+        self.copies = Copies()
+        self.departures = Departures(self.settings, self.worker, self.lifecycle, self.copies)
         self.lease_ms = int(self.settings.lease * 1000)
         self.floor = 0
         self.draining = False
@@ -68,7 +79,6 @@ class Engine(Holding):
         self._wakes: dict[str, Callable[[], None]] = {}
         self._joining = threading.RLock()
         self._leaving = threading.Lock()
-        self.interrupts = Releases(2, self.settings.release_limit)  # not in line behind releases
         self._orphans: collections.deque[tuple[str, str, Hold]] = collections.deque()
         self._pid = 0
         self._left = False
@@ -77,13 +87,17 @@ class Engine(Holding):
 
     def start(self) -> None:
         """Join the room, keep the beat and listen. Everything that belongs to a process is made here, after fork."""
+        if self._pid:
+            raise AlreadyStarted("this worker was started before: make another one")
         self._pid = os.getpid()
         # What the beat calls may take: to connect, for an answer, and both once more. It has to notice in time that it
         # cannot renew.
         short = self.settings.lease / 10
         settings = replace(self.settings, retry_for=min(self.settings.retry_for, short))
         self.link = SyncLink(settings, self._scripts, timeout=min(self.settings.socket_timeout, short))
-        self._beat, self._listener = Beat(self), Listener(self)
+        self.departures.link = self.link
+        self._beat, self._fence, self.upkeep, self._listener = Beat(self), Fence(self), Upkeep(self), Listener(self)
+        self.departures.unheard = self.upkeep.wake
         try:
             self.rejoin()
         except BaseException:
@@ -91,15 +105,26 @@ class Engine(Holding):
             run(self.link.close())
             raise
         self._listener.start()
-        self._beat.start()
+        for thread in (self._fence, self._beat, self.upkeep):
+            thread.start()
         atexit.register(self.leave)
 
-    def check_process(self) -> None:
-        if self._pid != os.getpid():
-            why = "was started in another process: make it after fork" if self._pid else "is not started: use `with`"
-            raise RuntimeError(f"this worker {why}")
+    @property
+    def started(self) -> bool:
+        return bool(self._pid)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether this is a fork of the process that started the worker: nothing here is its own (H12)."""
+        return self._pid not in (0, os.getpid())
+
+    def check_running(self) -> None:
+        if self.foreign:
+            raise WorkerNotRunning("this worker was started in another process: make it after fork")
         if self._left:
-            raise RuntimeError("this worker has left the room")
+            raise WorkerNotRunning("this worker has left the room")
+        if not self._pid:
+            raise WorkerNotRunning("this worker is not started: use `with`")
 
     def rejoin(self) -> None:
         """Register, and reconcile: at the start, and whenever Redis does not know us or lost its state."""
@@ -122,7 +147,7 @@ class Engine(Holding):
             )
             if known and known != self.epoch:
                 for copy in self.copies:
-                    copy.saved = b""  # Redis lost its snapshot with everything else
+                    copy.saved = None  # Redis lost its snapshot with everything else
             self.reconcile()
 
     def leave(self) -> None:
@@ -131,24 +156,35 @@ class Engine(Holding):
             if self._left or self._pid != os.getpid():  # not started, or a fork of who did
                 return
             self.draining = True
+            deadline = time.monotonic() + self.settings.leave_for
             self.quietly("drain", lambda: run(ops.drain(self.link, self.worker)))
+            self.upkeep.wake()  # what is idle goes at once
             with self._idle:
-                self._idle.wait_for(lambda: not self._unfinished, self.settings.drain_for)
+                patience = min(self.settings.drain_for, self.settings.leave_for)
+                self._idle.wait_for(lambda: not self._unfinished, patience)
                 open_turns = len(self._unfinished)
             if open_turns:
-                logger.warning("leaving with %d turns open after %.0f s", open_turns, self.settings.drain_for)
+                logger.warning("leaving with %d turns open after %.0f s", open_turns, patience)
             self._left = True
             self.quietly("evict its copies", lambda: self.shed(len(self.copies), "drain"))
             for copy in self.copies.idle():
-                self.discard(copy.session, copy.generation, "soft", "drain")
-            self.releases.drain()
-            self._beat.stop()
-            self._listener.stop()
+                self.departures.discard(copy.session, copy.generation, "soft", "drain")
+            self.departures.hurry()
+            if not self.departures.drain(deadline):
+                logger.warning("leaving with releases under way after %.0f s in all", self.settings.leave_for)
+            for thread in (self.upkeep, self._beat, self._fence, self._listener):
+                thread.stop()
             self.quietly("deregister", lambda: run(ops.deregister(self.link, self.worker)))
-            self.releases.stop()
-            self.interrupts.stop()
+            self.departures.stop()
             run(self.link.close())
             atexit.unregister(self.leave)
+
+    def quietly(self, what: str, action: Callable[[], Any]) -> None:
+        """Without Redis, leaving goes on."""
+        try:
+            action()
+        except GreenroomError as error:
+            logger.warning("could not %s: %s", what, error)
 
     # -- turns
 
@@ -156,8 +192,9 @@ class Engine(Holding):
         """This process's own clock; a lease is counted from before its request was sent."""
         return time.clock_gettime(_CLOCK)
 
-    def open(self, turn: TurnState) -> None:
+    def track(self, turn: TurnState) -> None:
         """The turn has its lease: renew it from now on, for as long as somebody has hold of the turn."""
+        turn._began = self.now()
         with self._idle:
             self.floor = max(self.floor, turn.fence)
             self._turns[turn.id] = weakref.ref(turn)
@@ -165,7 +202,7 @@ class Engine(Holding):
         turn._finalizer = weakref.finalize(turn, self._orphans.append, (turn.id, turn.session, turn._hold))
         turn._finalizer.atexit = False
 
-    def close(self, turn: TurnState) -> None:
+    def untrack(self, turn: TurnState) -> None:
         """The turn is about to end: it is not renewed any more."""
         if turn._finalizer:
             turn._finalizer.detach()
@@ -191,14 +228,23 @@ class Engine(Holding):
                 run(ops.abandon(self.link, session, turn_id, self.limits))
             finally:
                 if copy := hold.copy:
-                    self.discard(copy.session, copy.generation, mode, "lost")
-                    self.unpin(copy)
+                    self.departures.discard(copy.session, copy.generation, mode, "lost")
+                    self.departures.unpin(copy)
                 self.finished(turn_id)
 
     def turns(self) -> list[TurnState]:
         with self._idle:
             found = [reference() for reference in self._turns.values()]
         return [turn for turn in found if turn is not None]
+
+    def fence(self, turn: TurnState) -> float:
+        """The seconds left by our own clock. A turn that was not renewed for too long, or that hangs, is given up."""
+        left = turn._renewed + self.settings.lease * FENCE_AT - self.now()
+        if self.settings.turn_limit:
+            left = min(left, turn._began + self.settings.turn_limit - self.now())
+        if left <= 0:
+            self.lose(turn)
+        return left
 
     def lose(self, turn: TurnState) -> None:
         """The turn's claim is gone. Its agent is asked to stop, and is not used again."""
@@ -212,6 +258,14 @@ class Engine(Holding):
     def warn_over(self, over: int) -> None:
         if over:
             logger.warning("over the cap by %d: every candidate for eviction is mid-turn", over)
+
+    def counts_idle(self, copy: Copy) -> bool:
+        """Whether idle time counts for this agent."""
+        try:
+            return self.lifecycle.last_activity(copy.agent) is not None
+        except Exception:
+            logger.exception("no activity timestamp of %r", copy.session)
+            return False
 
     # -- waiting in line
 
@@ -233,16 +287,19 @@ class Engine(Holding):
         def interrupt() -> None:
             running = reference()
             if copy is not None and running is not None and running._copy is copy:
-                self._call(self.lifecycle.interrupt, copy.agent)
+                self.departures.call(self.lifecycle.interrupt, copy.agent)
 
-        self.interrupts.submit(f"the interrupt of {turn!r}", interrupt)
+        self.departures.interrupts.submit(f"the interrupt of {turn!r}", interrupt)
 
     # -- what Redis says
 
     def on_message(self, message: Message) -> None:
         """A hint from our channel: compared with what is here before anything is done."""
         if message.mode in ("soft", "hard"):
-            self.discard(message.session, message.generation, message.mode, message.reason)
+            if self.copies.holds(message.session, message.generation):
+                mode = run(ops.fate(self.link, message.session, self.worker, message.generation))
+                if mode != "keep":
+                    self.departures.discard(message.session, message.generation, mode, message.reason)
         elif message.mode == "wake":
             if wake := self._wakes.get(message.turn):
                 wake()
@@ -271,18 +328,19 @@ class Engine(Holding):
     def evicted(self, session: str, mode: str, reason: str, answer: ops.Evicted) -> bool:
         """After an eviction that a caller of ours asked for: what there is to do here."""
         if answer.kind == "evicted" and answer.worker == self.worker:
-            self.discard(session, answer.generation, mode, reason)
-        if answer.kind == "absent" and mode == "hard":
-            self.end_session(session, 0)
+            self.departures.discard(session, answer.generation, mode, reason)
+        if answer.kind == "ending" and answer.worker == self.worker:
+            self.departures.end_session(session, answer.generation)
         return answer.found
 
     def told_to_drain(self) -> None:
         """An operator wants this worker empty. It stays in the room, takes no new sessions, and lets idle copies go."""
         logger.warning("told to drain")
         self.draining = True
+        self.upkeep.wake()
 
     def check_session(self, session: str) -> None:
-        self.check_process()
+        self.check_running()
         session_name(session)
 
     def check_eviction(self, session: str, mode: str, reason: str) -> None:

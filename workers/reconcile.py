@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator import operations as ops
-from coordinator.codec import pairs, text
+from coordinator.codec import text
 from coordinator.link import run
 from workers.copies import Copy
 
@@ -30,13 +30,13 @@ def reconcile(engine: Engine) -> None:
             if verdict != "keep":
                 _dismissed(engine, claim, verdict)
     _disown(engine)
-    _finish_endings(engine)
 
 
 def _claim(engine: Engine, copy: Copy) -> ops.Claim:
-    turn, fence, key = copy.turn or ("", copy.generation, "")
-    state = "open" if copy.open and not turn else "live"
-    return ops.Claim(copy.session, copy.generation, copy.signature, state, turn, fence, key, engine.counts(copy))
+    turn, fence, key = copy.turn or ("", copy.used, "")
+    state = "open" if copy.unsure and not turn else "live"
+    idle_counts = engine.counts_idle(copy)
+    return ops.Claim(copy.session, copy.generation, copy.signature, state, turn, fence, key, idle_counts)
 
 
 def _dismissed(engine: Engine, claim: ops.Claim, mode: str) -> None:
@@ -44,7 +44,7 @@ def _dismissed(engine: Engine, claim: ops.Claim, mode: str) -> None:
     for turn in engine.turns():
         if turn.id == claim.turn:
             engine.lose(turn)
-    engine.discard(claim.session, claim.generation, mode, "lost")
+    engine.departures.discard(claim.session, claim.generation, mode, "lost")
 
 
 def _disown(engine: Engine) -> None:
@@ -59,11 +59,3 @@ def _disown(engine: Engine) -> None:
         generations = run(link.read_many([("HGET", link.keys.session(name), "generation") for name in names]))
         known = [(name, int(generation or 0)) for name, generation in zip(names, generations, strict=True)]
         run(ops.disown(link, engine.worker, [copy for copy in known if not engine.copies.holds(*copy)]))
-
-
-def _finish_endings(engine: Engine) -> None:
-    """Hard closes that were left to us and whose message got lost."""
-    for session, value in pairs(run(engine.link.read("HGETALL", engine.link.keys.closing))).items():
-        owner, _, generation = value.rpartition(" ")
-        if owner == engine.worker:
-            engine.end_session(session, int(generation), left_over=True)

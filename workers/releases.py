@@ -54,7 +54,7 @@ class Releases:
         return job.done
 
     def check(self) -> None:
-        """Give up on what takes too long. Called by the beat, and by whoever waits."""
+        """Give up on what takes too long. Called by whoever watches the time, and by whoever waits."""
         now = time.monotonic()
         with self._lock:
             late = [job for job in self._running if not job.given_up and now - job.started > self._limit]
@@ -70,10 +70,18 @@ class Releases:
         for _ in range(spawn):
             self._spawn()
 
-    def drain(self, seconds: float | None = None) -> bool:
-        """Wait until everything submitted is done or given up on; by default for as long as their time limits allow."""
-        if seconds is None:
-            seconds = self._limit * (2 + len(self._open) / self._threads)
+    def widen(self) -> None:
+        """A thread for each release that waits, as far as there may be."""
+        with self._lock:
+            self._threads = max(self._threads, STUCK)
+            spawn = min(self._queue.qsize(), self._threads - self._alive - self._stuck())
+            spawn = max(0, spawn)
+            self._alive += spawn
+        for _ in range(spawn):
+            self._spawn()
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until everything submitted is done or given up on, for so long at most."""
         deadline = time.monotonic() + seconds
         while True:
             self.check()

@@ -7,12 +7,13 @@ The flows are written against an `IO`: how to wait, how to build, how to finish 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import secrets
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -40,6 +41,14 @@ T = TypeVar("T")
 
 #: A snapshot of nothing: msgpack's nil.
 NO_SNAPSHOT = b"\xc0"
+#: How often a call is repeated that Redis refused because it does not know this worker.
+JOINS = 3
+#: Batches that the end of a turn looks at by itself when a cap has more above it than one call looks at.
+TRIMS = 64
+
+#: Ids of the turns that were begun in this context; some may be over. A thread that `asyncio.to_thread` lends out sees
+#: none of those that others began in it.
+_begun: ContextVar[frozenset[str]] = ContextVar("greenroom_turns", default=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,9 @@ class IO(Protocol):
     def link(self) -> Link:
         """The way to Redis."""
 
+    def me(self) -> Any:
+        """The thread or the task that asks."""
+
     def waiter(self) -> Waiter:
         """Something to wait with until the session is free."""
 
@@ -84,8 +96,8 @@ class IO(Protocol):
     async def blocking(self, action: Callable[[], T]) -> T:
         """Run something that blocks."""
 
-    async def released(self, release: Future[None], seconds: float) -> None:
-        """Until a release is over, however it went, or for so long."""
+    async def resolve(self, awaitable: Awaitable[T], seconds: float) -> T:
+        """Await what a hook returned, for so long at most."""
 
     async def finish(self, flow: Coroutine[Any, Any, T]) -> T:
         """Run a flow to its end even if the caller is cancelled meanwhile."""
@@ -93,6 +105,8 @@ class IO(Protocol):
 
 class TurnState:
     """One exclusive use of a session's agent. Base of what `turn()` gives out."""
+
+    _io: IO
 
     def __init__(
         self,
@@ -103,6 +117,7 @@ class TurnState:
         affinity: bool,
         lease_key: str | None,
         floor: int,
+        on_error: str,
     ) -> None:
         self._engine = engine
         self.session = session_name(session)
@@ -114,11 +129,15 @@ class TurnState:
         if isinstance(floor, bool) or not isinstance(floor, int) or not 0 <= floor < 2**53 - 2**40:
             raise ValueError(f"floor must be a fence: a whole number from 0 to 2**53, not {ascii(floor)[:40]}")
         self._floor = floor
+        if on_error not in ("keep", "evict"):
+            raise ValueError(f"on_error is 'keep' or 'evict', not {ascii(on_error)[:40]}")
+        self._on_error = on_error
         self.id = f"{engine.worker}/{secrets.token_hex(8)}"
         self.fence = 0
         self.fresh = False
         self.lost = False
-        self._renewed = 0.0
+        self._began = self._renewed = 0.0
+        self._owner: Any = None
         self._hold = Hold()
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._evict = ""
@@ -126,6 +145,11 @@ class TurnState:
     @property
     def _copy(self) -> Copy | None:
         return self._hold.copy
+
+    @property
+    def _names(self) -> set[str]:
+        """Everything the turn holds, or wants to."""
+        return {self.session, self._key} - {""}
 
     @property
     def agent(self) -> Any:
@@ -142,15 +166,32 @@ class TurnState:
         return f"<{type(self).__name__} {self.session!r} fence={self.fence}{' lost' if self.lost else ''}>"
 
 
-async def open_turn(engine: Engine, io: IO, turn: TurnState) -> None:
-    """Begin; wait in line if need be; build if there is no warm copy."""
-    engine.check_process()
+def own_turns(engine: Engine, io: IO) -> list[TurnState]:
+    """Turns that the calling thread or task is in the middle of."""
+    return [turn for turn in engine.turns() if turn.id in _begun.get() and turn._owner == io.me() and not turn.lost]
+
+
+async def enter_turn(engine: Engine, io: IO, turn: TurnState) -> None:
+    """Begin; wait in line if need be; build if there is no warm copy. A turn that is lost by then does not open."""
+    engine.check_running()
     granted, copy = await _begin(engine, io, turn)
-    if granted.fresh:
-        await _build(engine, io, turn, granted, copy)
-    else:
-        assert copy is not None  # pinned since before we asked: it is the generation that Redis speaks of
-        _use(turn, copy)
+    fresh: Copy | None = None
+    try:
+        if granted.fresh:
+            copy = fresh = await _build(engine, io, turn, granted, copy)
+            over = await _known(engine, io, lambda: ops.commit(io.link, turn.session, turn.id, engine.limits))
+            await _trim(engine, io, over)
+        else:
+            assert copy is not None  # pinned since before we asked: it is the generation that Redis speaks of
+            _use(turn, copy)
+        engine.fence(turn)
+        if turn.lost:
+            raise LeaseLost(f"the lease on {turn.session!r} was lost before its turn could open")
+    except BaseException as error:
+        if not engine.foreign:
+            await _give_up(engine, io, turn, copy if not granted.fresh else fresh, error)
+        raise
+    _begun.set(frozenset(one.id for one in own_turns(engine, io)) | {turn.id})
 
 
 async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, Copy | None]:
@@ -161,11 +202,11 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
     poll = engine.settings.lease / 3
     queue = int((poll + engine.settings.lease / 3) * 1000) if turn._wait else 0
     copy: Copy | None = None
-    asked, rejoined = False, 0
+    asked, joins = False, 0  # asked: the lease may be ours without our knowing, or our place in line is still there
     try:
         while True:
             copy = engine.copies.pin(turn.session)
-            sent, asked = engine.now(), True
+            sent, before, asked = engine.now(), asked, True
             try:
                 reply = await ops.begin(
                     io.link,
@@ -180,140 +221,133 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
                     queue=queue,
                     affinity=turn._affinity,
                 )
-            except UnknownWorker:
-                rejoined += 1
-                if rejoined > 3:
-                    raise
-                await io.blocking(engine.rejoin)
-                reply = None
+            except WorkerDraining:
+                asked = before
+                raise
+            except UnknownWorker as error:
+                joins = await _join(engine, io, joins, error)
+                reply, asked = None, before
             if isinstance(reply, ops.Granted):
-                turn.fence, turn.fresh, turn._renewed = reply.fence, reply.fresh, sent
-                engine.open(turn)
+                turn.fence, turn.fresh, turn._renewed, turn._owner = reply.fence, reply.fresh, sent, io.me()
+                engine.track(turn)
                 return reply, copy
             if copy:
-                engine.unpin(copy)
+                engine.departures.unpin(copy)
                 copy = None
             if isinstance(reply, ops.Elsewhere):
+                asked = before
                 raise SessionElsewhere(reply.worker, reply.address)
             if reply is None:
                 continue
-            left = deadline - time.monotonic()
+            if reply.why == "closing" and reply.worker == engine.worker:  # its message got lost, or there was none
+                engine.departures.end_session(turn.session, reply.generation)
+            left, why = deadline - time.monotonic(), reply.why
+            if turn._wait and any(turn._names & own._names for own in own_turns(engine, io)):
+                left, why = 0.0, "itself"
             if left <= 0:
                 asked = bool(queue)
-                raise SessionBusy(turn.session, reply.worker, reply.left, reply.running)
+                raise SessionBusy(turn.session, reply.worker, reply.left, reply.running, reply.ahead, why)
             # No longer than the lease in the way: whoever holds it may be dead, and then nobody wakes us.
             await waiter.wait(min(left, poll, reply.left + 0.01 if reply.left else poll))
     except BaseException as error:
-        counts = copy is not None and engine.counts(copy)
+        counts = copy is not None and engine.counts_idle(copy)
         if copy:
-            engine.unpin(copy)
-        if asked:  # the lease may be ours without our knowing, or our place in line is still there
+            engine.departures.unpin(copy)
+        if asked and not engine.foreign:
             await _abandon(engine, io, turn, error, counts)
         raise
     finally:
         engine.forget_wake(turn.id)
 
 
-async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, old: Copy | None) -> None:
-    """Build, and enter the copy into the room. Whatever fails leaves no lease, no record and no agent."""
+async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, old: Copy | None) -> Copy:
+    """Build, and put the copy among ours."""
+    if old:  # it is not the session's any more
+        engine.departures.discard(old.session, old.generation, "soft", "moved")
+        engine.departures.unpin(old)
     request = BuildRequest(turn.session, turn.config, turn.signature, _kept(engine, granted), granted.fence)
-    copy: Copy | None = None
     try:
-        if old:
-            await _supersede(engine, io, old)
-        if closing := engine.closing(turn.session):  # it tears down what belongs to the session id: it goes first
-            await io.released(closing, engine.settings.release_limit)
-        try:
-            agent = await io.build(request)
-        except Exception as error:
-            raise BuildFailed(f"the builder raised {type(error).__name__}") from error
-        copy = Copy(turn.session, granted.generation, turn.signature, agent, saved=_digest(granted.snapshot))
-        _use(turn, copy)
-        engine.copies.add(copy)
-        try:
-            over = await ops.commit(io.link, turn.session, turn.id, engine.limits)
-        except UnknownWorker:
-            await io.blocking(engine.rejoin)
-            over = await ops.commit(io.link, turn.session, turn.id, engine.limits)
-        engine.warn_over(over)
-    except BaseException as error:
-        turn._hold.copy = None
-        engine.close(turn)
-        mode = "soft"
-        try:
-            if not isinstance(error, LeaseLost) and await _abandon(engine, io, turn, error):
-                mode = "hard"
-        finally:
-            if copy:
-                engine.discard(copy.session, copy.generation, mode, "lost")
-                engine.unpin(copy)
-            elif mode == "hard":
-                engine.end_session(turn.session, turn.fence)
-            engine.finished(turn.id)
-        raise
+        agent = await io.build(request)
+    except Exception as error:
+        raise BuildFailed(f"the builder raised {type(error).__name__}") from error
+    if engine.foreign:
+        engine.check_running()
+    saved = _digest(granted.snapshot) if granted.snapshot else None
+    copy = Copy(turn.session, granted.generation, turn.signature, agent, saved=saved)
+    _use(turn, copy)
+    engine.copies.add(copy)
+    return copy
+
+
+async def _give_up(engine: Engine, io: IO, turn: TurnState, copy: Copy | None, error: BaseException) -> None:
+    """The turn has its lease and will not open: leaves no lease, and of what it built no record and no agent."""
+    turn._hold.copy = None
+    engine.untrack(turn)
+    over = False
+    try:
+        over = await _abandon(engine, io, turn, error, copy is not None and engine.counts_idle(copy))
+    finally:
+        if copy:
+            copy.turn = None
+            if turn.fresh:
+                engine.departures.discard(copy.session, copy.generation, "hard" if over else "soft", "lost")
+            engine.departures.unpin(copy)
+        elif over:
+            engine.departures.end_session(turn.session, turn.fence)
+        engine.finished(turn.id)
 
 
 def _use(turn: TurnState, copy: Copy) -> None:
     """The turn has its agent. The copy remembers whose it is until the turn has ended, and is claimed with it."""
     copy.turn = (turn.id, turn.fence, turn._key)
+    copy.used = turn.fence
     turn._hold.copy = copy
 
 
-async def _supersede(engine: Engine, io: IO, old: Copy) -> None:
-    """Our copy is not the session's any more. If a reset's message is still on its way, it is a hard close."""
-    mode = "soft"
-    try:
-        mode = await ops.closing_mode(io.link, old.session, engine.worker, old.generation)
-    finally:
-        engine.discard(old.session, old.generation, mode, "moved")
-        engine.unpin(old)
-
-
-async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseException | None) -> None:
+async def leave_turn(engine: Engine, io: IO, turn: TurnState, error: BaseException | None) -> None:
     """End the turn; not to be cut off. Raises LeaseLost if its claim was lost, unless the body raised already."""
+    if engine.foreign:  # a child that was forked in the turn's body: the turn is its parent's
+        return
     copy = turn._copy
     assert copy is not None
-    snapshot = _snapshot(engine, copy)
-    counts, told = engine.counts(copy), copy.told
+    snapshot = b"" if error else await _snapshot(engine, io, copy)  # of a turn that failed the last good one stays
+    counts, told = engine.counts_idle(copy), copy.told
     turn._hold.copy = None
-    engine.close(turn)
-    evict = turn._evict or ("soft drain" if engine.draining else "")
+    engine.untrack(turn)
+    evict = turn._evict or ("soft fallback" if error and turn._on_error == "evict" else "")
+    evict = evict or ("soft drain" if engine.draining else "")
     if turn.lost:
         snapshot, evict = b"", "soft lost"
 
-    async def end() -> ops.Ended:
+    def end() -> Coroutine[Any, Any, ops.Ended]:
         ttl = int(engine.settings.snapshot_ttl * 1000)
-        named = {"counts": counts, "evict": evict, "snapshot": snapshot, "snapshot_ttl": ttl}
-        return await ops.end(io.link, turn.session, turn.id, engine.limits, **named)  # type: ignore[arg-type]
+        named: dict[str, Any] = {"counts": counts, "evict": evict, "snapshot": snapshot, "snapshot_ttl": ttl}
+        return ops.end(io.link, turn.session, turn.id, engine.limits, **named)
 
     try:
-        try:
-            ended = await end()
-        except UnknownWorker:  # Redis lost its state, or took us for dead: show what we hold, this turn too, and repeat
-            await io.blocking(engine.rejoin)
-            ended = await end()
+        ended = await _known(engine, io, end)
     except (LeaseLost, WorkerDraining):
         turn.lost = True
-        engine.discard(copy.session, copy.generation, "soft", "lost")
+        engine.departures.discard(copy.session, copy.generation, "soft", "lost")
     except CoordinatorUnavailable:
-        copy.open = True
+        copy.unsure = True
         if turn.lost:
-            engine.discard(copy.session, copy.generation, "soft", "lost")
+            engine.departures.discard(copy.session, copy.generation, "soft", "lost")
         elif error is None:
             raise  # whether the end was accepted is open: the copy stays, and Redis's record decides at the next begin
         logger.warning("the end of a turn did not reach Redis: %r", turn)
     else:
-        copy.open = False
-        engine.warn_over(ended.over)
+        copy.unsure = False
         if ended.mode:
-            engine.discard(copy.session, copy.generation, ended.mode, ended.reason)
+            engine.departures.discard(copy.session, copy.generation, ended.mode, ended.reason)
         else:
             if snapshot:
                 copy.saved, copy.saved_at = _digest(snapshot), engine.now()
             engine.copies.touch(copy, told)
+        await _trim(engine, io, ended)
     finally:
         copy.turn = None
-        engine.unpin(copy)
+        engine.departures.unpin(copy)
         engine.finished(turn.id)
     if turn.lost and error is None:
         raise LeaseLost(f"the lease on {turn.session!r} was lost during the turn; its end was not accepted")
@@ -321,13 +355,44 @@ async def close_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
 
 async def rebind(engine: Engine, io: IO, turn: TurnState, key: str) -> None:
     """Move a running turn's lease to another key. SessionBusy leaves it where it is."""
+    engine.check_running()
     session_name(key, "lease key")
     if turn._copy is None:
         raise RuntimeError("the turn is over: there is no lease to move")
-    if busy := await ops.rebind(io.link, turn.session, turn.id, key):
+    if busy := await _known(engine, io, lambda: ops.rebind(io.link, turn.session, turn.id, key)):
         raise SessionBusy(key, busy.worker, busy.left, busy.running)
     turn._key = key
     _use(turn, turn._copy)
+
+
+async def _known(engine: Engine, io: IO, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Redis lost its state, or took us for dead: join it, show what we hold, this turn too, and ask again."""
+    joins = 0
+    while True:
+        try:
+            return await ask()
+        except UnknownWorker as error:
+            joins = await _join(engine, io, joins, error)
+
+
+async def _join(engine: Engine, io: IO, joins: int, error: UnknownWorker) -> int:
+    """Join again, but not for ever. No caller ever sees UnknownWorker."""
+    if joins >= JOINS:
+        raise CoordinatorUnavailable("Redis forgets this worker again and again") from error
+    await io.blocking(engine.rejoin)
+    return joins + 1
+
+
+async def _trim(engine: Engine, io: IO, ended: ops.Ended) -> None:
+    """What a commit or an end says of the caps. If there is more above one than a call looks at, it is seen to now."""
+    over = ended.over
+    if ended.more:
+        try:
+            flow = ops.maintain(io.link, "caps", engine.limits, worker=engine.worker, calls=TRIMS)
+            over = max(over, (await flow).over)
+        except CoordinatorUnavailable as error:
+            logger.warning("could not look at the whole of a cap: %s", error)
+    engine.warn_over(over)
 
 
 async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException, counts: bool = False) -> bool:
@@ -350,23 +415,23 @@ def _kept(engine: Engine, granted: ops.Granted) -> Any:
         return None
 
 
-def _snapshot(engine: Engine, copy: Copy) -> bytes:
-    """What to send so that Redis has this agent's snapshot; b'' if it has it already."""
+async def _snapshot(engine: Engine, io: IO, copy: Copy) -> bytes:
+    """What to send so that Redis has this agent's snapshot, and no other; b'' if that is so already."""
+    data = NO_SNAPSHOT
     try:
         value = engine.lifecycle.snapshot(copy.agent)
-        data = b"" if value is None else pack(value, engine.settings.snapshot_limit)
+        if inspect.isawaitable(value):
+            value = await io.resolve(value, engine.settings.release_limit)
+        data = pack(value, engine.settings.snapshot_limit)
     except Exception:
         logger.exception("no snapshot of %r: its next build elsewhere will be cold", copy.session)
-        data = b""
-    if not data:
-        return NO_SNAPSHOT if copy.saved else b""  # an old one would be handed out as if it were this agent's
-    old = not copy.saved_at or engine.now() - copy.saved_at > engine.settings.snapshot_ttl / 2
-    return data if old or _digest(data) != copy.saved else b""
+    fading = not copy.saved_at or engine.now() - copy.saved_at > engine.settings.snapshot_ttl / 2
+    return b"" if _digest(data) == copy.saved and (data == NO_SNAPSHOT or not fading) else data
 
 
 def _digest(snapshot: bytes) -> bytes:
     """What a copy remembers of the snapshot that Redis has; b'' for none."""
-    return hashlib.blake2b(snapshot, digest_size=16).digest() if snapshot not in (b"", NO_SNAPSHOT) else b""
+    return b"" if snapshot == NO_SNAPSHOT else hashlib.blake2b(snapshot, digest_size=16).digest()
 
 
 def _seconds(wait: float) -> float:

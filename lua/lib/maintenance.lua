@@ -21,8 +21,9 @@ local function reap_leases(room, budget)
 end
 
 -- Workers whose heartbeat is over: their idle copies go; those mid-turn wait for their leases to run out. A
--- heartbeat further away than its length was written before the clock was set back: it gets one length more.
-local function reap_workers(room, budget)
+-- heartbeat further away than its length was written before the clock was set back: it gets one length more. Who asks
+-- (`caller`) is not dead, whatever became of its beat.
+local function reap_workers(room, caller, budget)
   if budget <= 0 then return 0, 0 end
   local workers, now = room.prefix .. 'workers', string.format('%.0f', room.ms)
   local gone, dropped = 0, 0
@@ -34,7 +35,7 @@ local function reap_workers(room, budget)
   end
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 8)) do
     local held = room.prefix .. 'held:' .. worker
-    for _, session in ipairs(redis.call('ZRANGE', held, 0, budget - dropped - 1)) do
+    for _, session in ipairs(worker ~= caller and redis.call('ZRANGE', held, 0, budget - dropped - 1) or {}) do
       local record = read_record(room, session)
       if record.worker ~= worker then
         redis.call('ZREM', held, session)
@@ -43,7 +44,7 @@ local function reap_workers(room, budget)
         dropped = dropped + 1
       end
     end
-    if redis.call('ZCARD', held) == 0 then
+    if worker ~= caller and redis.call('ZCARD', held) == 0 then
       remove_worker(room, worker, 'dead')
       gone = gone + 1
     end

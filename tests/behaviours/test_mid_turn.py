@@ -8,7 +8,7 @@ import json
 import pytest
 from support.fleet import Fleet, until
 
-from coordinator import Limits, SessionBusy
+from coordinator import LeaseLost, Limits, SessionBusy
 
 pytestmark = pytest.mark.processes
 
@@ -152,6 +152,20 @@ async def test_b27_the_client_stays_usable_whatever_is_evicted(fleet: Fleet) -> 
         with pytest.raises(SessionBusy):
             await two.open("telegram:1", wait=0)
     await fleet.goes("telegram:1", "close")
+
+
+async def test_b27_also_when_redis_took_the_session_away(fleet: Fleet) -> None:
+    """B27: a turn that is lost without knowing it still has its agent to itself, until it leaves it."""
+    (one,) = await fleet.workers(1)
+    play = await one.open("telegram:1")
+    fleet.client.delete(fleet.keys.session("telegram:1"))
+    gone = {"v": 1, "session": "telegram:1", "generation": str(play.fence), "mode": "soft", "reason": "lost"}
+    fleet.client.publish(fleet.keys.channel(one.id), json.dumps(gone))
+    assert await fleet.untouched("telegram:1")
+    await play.say("after it was lost")
+    with pytest.raises(LeaseLost):
+        await play.end()
+    await fleet.goes("telegram:1")
 
 
 async def test_b27a_the_end_of_a_turn_brings_the_cap_back(fleet: Fleet) -> None:

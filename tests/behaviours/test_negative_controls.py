@@ -21,6 +21,7 @@ from behaviours import test_release as release
 from behaviours import test_signature as signing
 from behaviours import test_spillover as spillover
 from coordinator import GreenroomError, SessionBusy, config_signature, link, signature
+from coordinator.codec import Message
 from workers import Lifecycle, turns
 from workers.copies import Copies, Copy
 from workers.engine import Engine
@@ -126,14 +127,13 @@ def _kept(self: Copies, copy: Copy, take: Any = Copies._take, kept: Any = []) ->
     return take(self, copy)  # type: ignore[no-any-return]
 
 
-def _any_generation(self: Copies, session: str, generation: int, mode: str, reason: str) -> Copy | None:
+def _any_generation(self: Engine, message: Message, on_message: Any = Engine.on_message) -> None:
     """An eviction that meets whatever copy of the session there is."""
-    with self._lock:
-        copy = self._newest.get(session)
-        if copy is None:
-            return None
-        copy.mode, copy.reason = mode, reason
-        return self._take(copy)
+    copy = self.copies._newest.get(message.session)
+    if copy and message.mode in ("soft", "hard"):
+        self.departures.discard(copy.session, copy.generation, message.mode, message.reason)
+    else:
+        on_message(self, message)
 
 
 def _pinless(self: Copies, copy: Copy) -> Copy | None:
@@ -144,7 +144,7 @@ def _pinless(self: Copies, copy: Copy) -> Copy | None:
     return found
 
 
-def _held_on(self: Engine, turn: TurnState, open_turn: Any = Engine.open, kept: Any = []) -> None:  # noqa: B006
+def _held_on(self: Engine, turn: TurnState, open_turn: Any = Engine.track, kept: Any = []) -> None:  # noqa: B006
     """A list that holds on to every turn, so that none is ever dropped."""
     kept.append(turn)
     open_turn(self, turn)
@@ -185,15 +185,15 @@ IN_PYTHON = [
     (turns, "sign", _all_of_it, signing.test_b6_reasoning_and_callbacks_are_no_part_of_it, {}),
     (signing, "config_signature", _without("extra"), signing.test_b6a_extra_values_that_are_baked_in_sign, user),
     (Releases, "submit", _at_once, bounds.test_b17_softly_in_the_background, {}),
-    (Copies, "_take", _pinless, mid_turn.test_b27_the_client_stays_usable_whatever_is_evicted, {}),
+    (Copies, "_take", _pinless, mid_turn.test_b27_also_when_redis_took_the_session_away, {}),
     (Lifecycle, "release", Lifecycle.close, release.test_b32_soft_release_kills_no_processes, by_cap),
     (Lifecycle, "release", lambda *_: None, release.test_b34_soft_release_closes_and_drops_the_client, {}),
     (Copies, "_take", _kept, release.test_b34_soft_release_closes_and_drops_the_client, {}),
-    (Copies, "discard", _any_generation, lessons.test_h3_a_message_about_an_old_generation_does_nothing, {}),
+    (Engine, "on_message", _any_generation, lessons.test_h3_a_message_about_an_old_generation_does_nothing, {}),
     (Releases, "submit", _at_once, lessons.test_h4_a_teardown_that_hangs_is_in_nobody_s_way, {"mode": "soft"}),
     (Releases, "check", lambda _: None, lessons.test_h4_a_teardown_has_a_time_limit, {}),
     (Copies, "_take", _kept, lessons.test_h7_a_released_agent_frees_its_history, {"how": "soft"}),
-    (Engine, "open", _held_on, lessons.test_h9_a_turn_that_was_dropped_is_not_renewed, {}),
+    (Engine, "track", _held_on, lessons.test_h9_a_turn_that_was_dropped_is_not_renewed, {}),
     (link, "translate", _busy_whatever_it_is, lessons.test_h10_also_on_fakeredis, {"kind": "sync", "room": "control"}),
 ]  # fmt: skip
 

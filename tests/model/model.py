@@ -577,7 +577,7 @@ class Room:
         done = Maintenance()
         another = paced and turn_of_another
         if steps in ("all", "reap") and not another:
-            done.lost, done.gone = self._reap_leases(), self._reap_workers()
+            done.lost, done.gone = self._reap_leases(), self._reap_workers(worker)
         if steps in ("all", "sweep") and not another:
             done.idle = self._sweep(self.limit("idle_ttl", limits.idle_ttl))
         if steps in ("all", "caps") and worker:
@@ -598,12 +598,12 @@ class Room:
             self.holder(name)
         return self.counters["lost"] - before
 
-    def _reap_workers(self) -> int:
+    def _reap_workers(self, caller: str) -> int:
         gone = 0
         for worker in self.workers.values():
             if worker.expiry - self.ms > worker.lease:  # written before the clock was set back: one length more
                 worker.expiry = self.ms + worker.lease
-        dead = [name for name, worker in self.workers.items() if worker.expiry <= self.ms]
+        dead = [name for name, worker in self.workers.items() if worker.expiry <= self.ms and name != caller]
         for name in sorted(dead, key=lambda name: (self.workers[name].expiry, name)):
             for session in self.held(name):
                 if not self.left(self.copies[session]):

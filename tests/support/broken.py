@@ -17,7 +17,7 @@ class Break:
     new: str
 
 
-_TOLD = "if redis.call('HSETNX', room.prefix .. 'over', index, over) == 0 then"
+_TOLD = "if redis.call('HSETNX', over, index, beyond) == 0 then"
 _HIT = "record.state == 'live' and mine and record.generation == generation and record.signature == signature"
 _ADOPTED = """generation ~= '0'
 if hit then
@@ -30,19 +30,18 @@ _ALL_GO = """redis.call('DEL', prefix .. 'session:' .. session)
   end"""
 _COUNTED = """if not hit then redis.call('ZADD', prefix .. 'lru', fence, session) end
 if queued then"""
-_SENT_HARD = "send(room, record.worker, session, 'hard',"
 
 RULES = {
-    "the newest goes": Break("lib/caps", "('ZRANGE', key, offset", "('ZREVRANGE', key, offset"),
+    "the newest goes": Break("lib/caps", "('ZRANGE', key, at", "('ZREVRANGE', key, at"),
     "no cap": Break("lib/caps", "if excess <= 0 then", "if true then"),
     "one too many": Break("lib/caps", "('ZCARD', key) - cap or 0", "('ZCARD', key) - cap - 1 or 0"),
     "a cap where none is set": Break("lib/caps", "local excess =", "cap = cap or 8\n  local excess ="),
-    "a victim is replaced": Break("lib/caps", "math.min(excess, offset + most)", "excess + most"),
-    "victims mid-turn": Break("lib/caps", "if lease_left(room, session, record) == 0 then", "if true then"),
+    "a victim is replaced": Break("lib/caps", "        at = at + 1\n", "        at, excess = at + 1, excess + 1\n"),
+    "victims mid-turn": Break("lib/caps", "if held and redis.call(", "if false and redis.call("),
     "told every time": Break("lib/caps", _TOLD, "if false then"),
     "told never": Break("lib/caps", _TOLD, "if true then"),
     "caps evict hard": Break("lib/caps", "record, 'soft', record.turn", "record, 'hard', record.turn"),
-    "an end enforces nothing": Break("end", "enforce_caps(room, record.worker, ARGV[5], ARGV[6])", "0"),
+    "an end enforces nothing": Break("end", "enforce_caps(room, record.worker, ARGV[5], ARGV[6])", "0, 0"),
     "an end does not touch": Break("end", "redis.call('ZADD', prefix .. 'lru', tick, session)", "local _ = tick"),
     "an end evicts nothing": Break("end", "record.evict or ARGV[4]", "''"),
     "a build counts at once": Break("begin", "if queued then", _COUNTED),
@@ -55,13 +54,13 @@ RULES = {
     "any signature will do": Break("begin", " and record.signature == signature\n", "\n"),
     "nothing is ever warm": Break("begin", "local hit = record.state == 'live'", "local hit = record.state == ''"),
     "stale agents are warm": Break("begin", _HIT, _ADOPTED),
-    "nobody is busy": Break("lib/holder", "if left > 0 then return record, left end", "if left > 0 then return end"),
+    "nobody is busy": Break("lib/holder", "then return session, record, left end", "then return end"),
     "a lease for ever": Break("lib/left", "if left > 0 and", "if expiry then return 1 end\n  if left > 0 and"),
     "any turn may end": Break("lib/turn", "if record.turn ~= turn then return nil end", ""),
-    "lease keys do not count": Break("begin", "ipairs({ session, key }) do", "ipairs({ session }) do"),
-    "soft is hard": Break("lib/drop", "send(room, record.worker, session, mode,", _SENT_HARD),
-    "hard is soft": Break("evict", "reason, prefix = ARGV[1], ARGV[2]", "reason, prefix = ARGV[1], 'soft'"),
-    "nobody takes endings over": Break("maintain", "if worker ~= '' then take_endings(room, worker, done) end", ""),
+    "lease keys do not count": Break("begin", "= room.prefix, { session, key }", "= room.prefix, { session }"),
+    "soft is hard": Break("lib/drop", "  local prefix = room.prefix\n", "  local prefix, mode = room.prefix, 'hard'\n"),
+    "hard is soft": Break("evict", "caller, prefix = ARGV[1], ARGV[2]", "caller, prefix = ARGV[1], 'soft'"),
+    "nobody takes endings over": Break("maintain", "endings, cursor = take_endings(room, worker, ARGV[9])", ""),
     "a lease stays where it was": Break("rebind", "if record.key then", "if false then"),
     "no snapshot": Break("lib/snapshot", "if data == '' then return end", "if data then return end"),
 }  # fmt: skip

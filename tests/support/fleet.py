@@ -235,7 +235,8 @@ class LocalSeat:
             engine.link._client.publish(engine.link.keys.channel(self.id), message)
             assert heard.wait(10), "the worker does not listen"
             engine.forget_wake(token)
-            assert engine.releases.drain(10), "releases do not end"
+            for pool in (engine.departures.releases, engine.departures.endings):
+                assert pool.drain(10), "releases do not end"
 
         await asyncio.to_thread(wait)
 

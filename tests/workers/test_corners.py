@@ -239,10 +239,10 @@ def test_an_interrupt_that_comes_late_does_not_hit_the_next_turn(start: Start) -
     wait_until(lambda: len(hit) == 2, what="both threads for interrupts are taken")
     with worker.turn("s"):
         worker.interrupt("s")
-        wait_until(lambda: worker._engine.interrupts._queue.qsize() == 1)
+        wait_until(lambda: worker._engine.departures.interrupts._queue.qsize() == 1)
     with worker.turn("s") as turn:
         gates[0].set()
-        assert worker._engine.interrupts.drain(10)
+        assert worker._engine.departures.interrupts.drain(10)
         assert len(hit) == 2, "the turn it was meant for is over"
         assert not turn.lost
     for blocker in blockers:
@@ -378,7 +378,7 @@ def test_a_reset_during_grace_is_not_undone(start: Start, client: redis.Redis, r
     other._engine.rejoin()
     other.evict("s", mode="hard")
     holder._engine.rejoin()
-    wait_until(lambda: agent.closed == 1, what="what was reset meanwhile is not re-asserted, but closed")
+    wait_until(lambda: agent.released == 1, what="what was reset meanwhile is not re-asserted; its end is the other's")
     assert holder.resident == []
 
 

@@ -52,7 +52,9 @@ def test_leaving_does_not_wait_for_ever(source: Any, room: str, look: Coordinato
     worker = Worker(Agent, redis=source, room=room, drain_for=0.2, lease=1.0)
     worker.start()
     turn = worker.turn("s").__enter__()
-    worker.close()
+    leaving = threading.Thread(target=worker.close)
+    leaving.start()
+    leaving.join(20)
     assert "leaving with 1 turns open" in caplog.text
     assert turn.agent.released == 0, "it is never torn down mid-turn"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -31,7 +32,7 @@ def test_evictions_during_a_reconnect_are_found(start: Start, look: Coordinator,
             mute(client)
         look.evict(f"s{number}", mode="hard" if number % 4 else "soft")
     wait_until(lambda: len(worker.resident) == 75, what="what was evicted while nobody listened is released")
-    wait_until(lambda: worker._engine.releases.drain(0))
+    assert worker._engine.departures.drain(time.monotonic() + 20)
     for number, agent in enumerate(agents):
         expected = (0, 0) if number % 2 else (0, 1) if number % 4 else (1, 0)
         assert (agent.released, agent.closed) == expected, f"s{number}"
@@ -61,7 +62,7 @@ def test_what_redis_says_we_hold_and_we_do_not_is_disowned(start: Start, look: C
         with worker.turn(name):
             pass
     copy = worker._engine.copies._newest["s"]
-    worker._engine.discard("s", copy.generation, "soft", "lost")  # gone here, and Redis does not know
+    worker._engine.departures.discard("s", copy.generation, "soft", "lost")  # gone here, and Redis does not know
     wait_until(lambda: look.session("s") is None)
     assert look.session("t") is not None
     assert look.counters()["evictions:lost"] == 1
