@@ -38,6 +38,7 @@ class Session:
     last_use: int  #: tick; 0 while it is being built
     lease_key: str
     evict: str  #: '<mode> <reason>' of an eviction that waits for the turn's end
+    waiting: int  #: how many turns are in line
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +218,11 @@ class AsyncCoordinator:
         reads: list[tuple[Any, ...]] = [("TIME",)]
         for name in names:
             reads += [("HGETALL", keys.session(name)), ("ZSCORE", keys.leases, name)]
-            reads += [("ZSCORE", keys.activity, name), ("ZSCORE", keys.lru, name)]
+            reads += [("ZSCORE", keys.activity, name), ("ZSCORE", keys.lru, name), ("ZCARD", keys.waiting(name))]
         now, *answers = await self._link.read_many(reads)
         found = []
         for i, name in enumerate(names):
-            raw, expiry, activity, tick = answers[4 * i : 4 * i + 4]
+            raw, expiry, activity, tick, waiting = answers[5 * i : 5 * i + 5]
             record = pairs(raw)
             if not record.get("worker"):  # as for the scripts: without one there is no copy
                 continue
@@ -243,6 +244,7 @@ class AsyncCoordinator:
                     last_use=int(tick or 0),
                     lease_key=record.get("key", ""),
                     evict=record.get("evict", ""),
+                    waiting=int(waiting),
                 )
             )
         return found

@@ -4,7 +4,7 @@
 -- ARGV     1 session  2 mode: soft | hard  3 reason  4 worker that can end the session itself ('': none)
 -- Returns  {'evicted', worker, generation} | {'marked', worker, generation} : mid-turn, its end carries it out
 --          {'absent'} : nobody holds a copy, and a soft eviction has nothing to do
---          {'ending', worker, generation} : nobody holds a copy; that worker ('': the first that comes) ends the session
+--          {'ending', worker, generation} : nobody holds a copy; that worker ('': the first to come) ends the session
 -- Errors   BADARG
 -- Events   'evicted'
 -- include: lib/bury

@@ -1,14 +1,14 @@
--- Maintenance, a bounded batch of it (rule 13): expired leases, dead workers, idle sessions, caps, ends of sessions that
--- nobody carries out. No leader does it: it rides on the workers' beats, at most one a second.
+-- Maintenance, a bounded batch of it (rule 13): expired leases, dead workers, idle sessions, caps, ends of sessions
+-- that nobody carries out. No leader does it: it rides on the workers' beats, at most one a second.
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 steps: 'all' | 'reap' | 'sweep' | 'caps'  2 worker that does it ('': nobody's beat)  3 '1': one a second
 --          4 idle time to live, ms ('': none)  5 cap for the worker ('': none)  6 cap for the room
 --          7 where the last call left the worker's window, 8 the room's, 9 the ends of sessions ('0': from the start)
--- Returns  {{name, number …}, {session, generation …}} : `lost` leases that had run out, `gone` dead workers, `idle`
---          sessions swept, `capped` copies above a cap, `over` how far over a cap, if that is news; `more` is 1 when there
---          is more to do; `paced` is 1 when this second's maintenance is another worker's; `held_from`, `lru_from`,
---          `cursor` for the next call; then the ends of sessions that are the caller's to carry out
+-- Returns  {{name, number …}, {session, generation …}} : `lost` leases that ran out, `gone` dead workers, `idle`
+--          sessions, `capped` copies above a cap, `over` how far over a cap, if that is news; `more` is 1 when there is
+--          more to do; `paced` is 1 when this second's maintenance is another worker's; `held_from`, `lru_from` and
+--          `cursor` are for the next call; then the ends of sessions that are the caller's to carry out
 -- Events   'lost', 'evicted', 'gone', 'over-cap'
 -- include: lib/caps
 -- include: lib/full

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 session  2 turn id  3 the new lease key
--- Returns  {'bound'} | {'busy', worker, ms left, ms it has run} : another turn holds that key; the lease stays where it is
+-- Returns  {'bound'} | {'busy', worker, ms left, ms it has run} : another turn holds that key; the lease stays
 -- Errors   LOST; UNKNOWNWORKER : join again and repeat
 -- include: lib/holder
 -- include: lib/queue

@@ -5,7 +5,7 @@
 -- Hold an index (`lru`, `held:<worker>`) to its cap by the excess window (B22): only the oldest `excess` entries
 -- are candidates; one that is mid-turn is skipped and not replaced by a newer one.
 -- Looks at 512 candidates from `from` on, and drops `most` of them, at most. Returns how many were dropped, how far
--- over the cap the index stays because of turns (told once an episode, else 0), and where to go on from, if there is more.
+-- over the cap the index stays because of turns (told once an episode, else 0), and where to go on, if there is more.
 local function enforce_cap(room, index, cap, from, most)
   local key, over = room.prefix .. index, room.prefix .. 'over'
   local excess = cap and redis.call('ZCARD', key) - cap or 0

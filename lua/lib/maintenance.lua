@@ -64,9 +64,9 @@ local function sweep_idle(room, ttl, budget)
   return #idle
 end
 
--- Ends of sessions that are this worker's to carry out, or were left to nobody or to one that is dead: about 64 of them,
--- or all where Redis keeps so few in one piece. It knows which it is at. Returns them, and where to go on from ('0': all
--- were looked at).
+-- Ends of sessions that are this worker's to carry out, or were left to nobody or to one that is dead: about 64 of
+-- them, or all where Redis keeps so few in one piece. It knows which it is at. Returns them, and where to go on from
+-- ('0': all were looked at).
 local function take_endings(room, worker, cursor)
   local closing, taken = room.prefix .. 'closing', {}
   local page = redis.call('HSCAN', closing, cursor, 'COUNT', 64)
