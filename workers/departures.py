@@ -75,7 +75,7 @@ class Departures:
 
         if hard:
             what = f"the hard release of {session!r}"
-            self._carry_out(what, (session, generation), lambda ours: go(ours is not False))
+            self._carry_out(what, (session, generation), lambda: go(True), otherwise=lambda: go(False))
         else:
             self.releases.submit(f"the soft release of {session!r}", lambda: go(False))
 
@@ -89,28 +89,32 @@ class Departures:
             if self._copies.holds(session, generation):
                 self.discard(session, generation, "hard", "reset")
                 return
+            hook = self._lifecycle.end_session
+            self._carry_out(f"the end of {session!r}", (session, generation), lambda: self.call(hook, session))
 
-            def end(ours: bool | None) -> None:
-                if ours:  # else it is somebody else's by now; or Redis cannot say, and will hand it to us again
-                    self.call(self._lifecycle.end_session, session)
-
-            self._carry_out(f"the end of {session!r}", (session, generation), end)
-
-    def _carry_out(self, what: str, ending: Ending, action: Callable[[bool | None], None]) -> None:
-        """Once. The action is told whether the end is still ours: it may have waited long enough for us to be taken for
-        dead, and another worker to have done it. None: Redis does not answer."""
+    def _carry_out(
+        self, what: str, ending: Ending, end: Callable[[], None], otherwise: Callable[[], None] | None = None
+    ) -> None:
+        """Once, if it is still ours when its time comes: we may have been taken for dead, and another worker may have
+        done it. Then, `otherwise`. If Redis cannot say, an agent that is here is closed all the same, while a session
+        without one waits: Redis will hand it to us again."""
         self._ours.add(ending)
 
         def act() -> None:
-            ours: bool | None = None
+            ours = otherwise is not None
             try:
                 ours = run(ops.fate(self.link, ending[0], self._worker, ending[1])) == "hard"
             except CoordinatorUnavailable as error:
                 logger.warning("could not ask whether %s is ours: %s", what, error)
-            try:
-                action(ours)
-            finally:
-                self._done(ending)
+            if ours:
+                try:
+                    end()
+                finally:
+                    self._done(ending)
+            else:
+                self._ours.discard(ending)
+                if otherwise:
+                    otherwise()
 
         self.endings.submit(what, act).add_done_callback(lambda done: self._given_up(ending, done))
 

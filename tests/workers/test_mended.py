@@ -356,6 +356,31 @@ def test_also_for_threads(start: Start) -> None:
         assert turn.agent.request.snapshot == ["awaited"]
 
 
+def test_an_end_that_redis_could_not_be_asked_about_is_not_taken_for_done(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    class Noting(Lifecycle):
+        def end_session(self, session: str) -> None:
+            ended.append(session)
+
+    fate, refused = ops.fate, []
+
+    async def refuse(*arguments: Any) -> str:
+        if len(refused) < 2:
+            refused.append(1)
+            raise CoordinatorUnavailable("Redis is away")
+        return await fate(*arguments)
+
+    monkeypatch.setattr(ops, "fate", refuse)
+    worker = start(lease=1.5, lifecycle=Noting())
+    assert not worker.evict("s", "hard")
+    with worker.turn("s") as turn:
+        assert turn.fresh
+        assert ended == ["s"], "before the new life"
+
+
 # -- for whoever writes a gateway
 
 
