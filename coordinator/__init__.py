@@ -10,6 +10,7 @@ from coordinator.errors import (
     SessionBusy,
     SessionElsewhere,
     WorkerDraining,
+    WorkerExists,
     WorkerNotRunning,
 )
 from coordinator.limits import Limits
@@ -29,6 +30,7 @@ __all__ = [
     "SessionBusy",
     "SessionElsewhere",
     "WorkerDraining",
+    "WorkerExists",
     "WorkerNotRunning",
     "config_signature",
 ]

@@ -6,6 +6,7 @@ GreenroomError
 ├── SessionElsewhere        another worker holds the warm agent, and affinity was asked for
 ├── LeaseLost               the turn's claim ran out: whatever it did is not accepted any more
 ├── WorkerDraining          this worker takes no new sessions
+├── WorkerExists            another live worker has this id
 ├── AlreadyStarted          `start` was called twice (also a RuntimeError)
 ├── WorkerNotRunning        this worker is not started, has left, or belongs to another process (also a RuntimeError)
 ├── BuildFailed             the builder raised; its exception is the cause
@@ -64,6 +65,15 @@ class WorkerDraining(GreenroomError):
     """This worker is draining: it begins no turn on a session it does not hold."""
 
 
+class WorkerExists(GreenroomError):
+    """Another worker with this id is alive, or has taken this one's place."""
+
+    def __init__(self, worker: str = "", host: str = "", pid: str = "", expiry: str = "", left: float = 0.0) -> None:
+        self.worker, self.host, self.pid, self.expiry, self.left = worker, host, pid, expiry, left
+        where = f": process {pid} on {host}" if pid else ""
+        super().__init__(f"another worker with {f'the id {worker!r}' if worker else 'this id'} is in the room{where}")
+
+
 class AlreadyStarted(GreenroomError, RuntimeError):
     """A worker is started once."""
 
@@ -94,6 +104,7 @@ _CODES: dict[str, tuple[type[GreenroomError], str]] = {
     "ENDED": (LeaseLost, "the turn is over: its id was ended or abandoned before"),
     "DRAINING": (WorkerDraining, "this worker is draining and takes no new sessions"),
     "UNKNOWNWORKER": (UnknownWorker, "Redis does not know this worker: it has to join the room again"),
+    "TAKEN": (WorkerExists, ""),
     "SCHEMA": (SchemaMismatch, "the room belongs to another version of Greenroom: use another room, or one version"),
 }
 #: redis-py takes the code off the text of errors that it has a class for.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from coordinator.codec import pairs, text
+from coordinator.errors import WorkerExists
 from coordinator.keys import SCHEMA
 from coordinator.limits import Limits
 from coordinator.link import Link
@@ -199,19 +200,32 @@ async def interrupt(link: Link, session: str) -> bool:
 
 
 async def register(
-    link: Link, worker: str, lease: int, *, epoch: str, floor: int, address: str, host: str, pid: int, state: str
+    link: Link,
+    worker: str,
+    lease: int,
+    *,
+    epoch: str,
+    floor: int,
+    address: str,
+    host: str,
+    pid: int,
+    state: str,
+    instance: str,
 ) -> tuple[str, float]:
-    """The room's epoch, and the seconds of grace left."""
-    reply = await link.call("register", worker, lease, SCHEMA, epoch, floor, address, host, pid, state)
-    return text(reply[0]), int(reply[1]) / 1000
+    """The room's epoch, and the seconds of grace left. WorkerExists: another worker with this id is alive."""
+    reply = await link.call("register", worker, lease, SCHEMA, epoch, floor, address, host, pid, state, instance)
+    if reply[0] == b"taken":
+        expiry, left, there, number = (text(word) for word in reply[1:])
+        raise WorkerExists(worker, host=there, pid=number, expiry=expiry, left=int(left) / 1000)
+    return text(reply[1]), int(reply[2]) / 1000
 
 
 async def beat(
-    link: Link, worker: str, lease: int, turns: Sequence[tuple[str, str]], retry: bool = True
+    link: Link, worker: str, lease: int, instance: str, turns: Sequence[tuple[str, str]], retry: bool = True
 ) -> tuple[str, str, set[str]]:
     """One renewal of at most RENEWALS turns: the room's epoch, the worker's state, ids of the turns that were lost."""
     flat = [word for pair in turns for word in pair]
-    reply = await link.call("beat", worker, lease, SCHEMA, *flat, retry=retry)
+    reply = await link.call("beat", worker, lease, SCHEMA, instance, *flat, retry=retry)
     return text(reply[0]), text(reply[1]), {text(turn) for turn in reply[3::2]}
 
 
@@ -276,12 +290,12 @@ async def disown(link: Link, worker: str, copies: Sequence[tuple[str, int]]) -> 
     return dropped
 
 
-async def drain(link: Link, worker: str) -> bool:
-    return bool(await link.call("drain", worker))
+async def drain(link: Link, worker: str, instance: str = "") -> bool:
+    return bool(await link.call("drain", worker, instance))
 
 
-async def deregister(link: Link, worker: str) -> bool:
-    return bool(await link.call("deregister", worker))
+async def deregister(link: Link, worker: str, instance: str) -> bool:
+    return bool(await link.call("deregister", worker, instance))
 
 
 async def set_limits(link: Link, limits: Limits | None, only: Iterable[str] | None = None) -> None:

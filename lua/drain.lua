@@ -1,7 +1,7 @@
 -- A worker takes no new sessions from now on (rule 8). It hears of it on its channel, or at its next beat.
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 worker
+-- ARGV     1 worker  2 instance ('': whichever there is)
 -- Returns  1, or 0 when the room does not know the worker
 -- Events   'draining'
 -- include: lib/journal
@@ -9,9 +9,9 @@
 -- include: lib/room
 local room = open_room(KEYS[1])
 local worker, name = ARGV[1], KEYS[1] .. 'worker:' .. ARGV[1]
-local state = redis.call('HGET', name, 'state')
-if not state then return 0 end
-if state ~= 'draining' then
+local there = redis.call('HMGET', name, 'state', 'instance')
+if not there[1] or (ARGV[2] ~= '' and ARGV[2] ~= there[2]) then return 0 end
+if there[1] ~= 'draining' then
   redis.call('HSET', name, 'state', 'draining')
   note(room, 'draining', 'worker', worker)
 end

@@ -6,6 +6,7 @@ Nothing here uses the loop's default executor: the application may have filled i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from coordinator import operations as ops
+from coordinator.errors import GreenroomError
 from coordinator.link import AsyncLink
 from workers import turns
 from workers.base import BaseWorker
@@ -62,9 +64,13 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
         """Join the room."""
         loop = self._engine.departures.loop = asyncio.get_running_loop()
         self._chores = ThreadPoolExecutor(CHORES, "greenroom-chore")
+        starting = loop.run_in_executor(self._chores, self._engine.start)
         try:
-            await _whole(loop.run_in_executor(self._chores, self._engine.start))
+            await asyncio.shield(starting)
         except asyncio.CancelledError:
+            self._engine.call_off()
+            with contextlib.suppress(GreenroomError):
+                await _whole(starting)
             await _whole(loop.run_in_executor(self._chores, self._engine.leave))
             raise
         self._io = _LoopIO(self._engine, AsyncLink(self._engine.settings, self._scripts), self._build, self._chores)

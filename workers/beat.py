@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING
 
 from coordinator import operations as ops
-from coordinator.errors import CoordinatorUnavailable, UnknownWorker, WorkerDraining
+from coordinator.errors import CoordinatorUnavailable, UnknownWorker, WorkerDraining, WorkerExists
 from coordinator.link import run
 from workers.rounds import Rounds
 
@@ -42,6 +42,9 @@ class Beat(Rounds):
             self.renew()
         except WorkerDraining:  # it has left meanwhile
             self._stopping = True
+        except WorkerExists:
+            self._engine.displaced()
+            self._stopping = True
         except CoordinatorUnavailable as error:
             if not self._missed:
                 logger.warning("no beat, trying again: %s", error)
@@ -60,7 +63,9 @@ class Beat(Rounds):
             sent = engine.now()
             pairs = [(turn.session, turn.id) for turn in batch]
             try:
-                epoch, state, lost = run(ops.beat(engine.link, engine.worker, engine.lease_ms, pairs, retry=False))
+                epoch, state, lost = run(
+                    ops.beat(engine.link, engine.worker, engine.lease_ms, engine.instance, pairs, retry=False)
+                )
             except UnknownWorker:
                 engine.rejoin()
                 self.wake()

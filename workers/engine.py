@@ -10,6 +10,7 @@ import atexit
 import collections
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from coordinator.errors import (
     LeaseLost,
     UnknownWorker,
     WorkerDraining,
+    WorkerExists,
     WorkerNotRunning,
 )
 from coordinator.limits import Limits
@@ -72,6 +74,8 @@ class Engine:
         self.floor = 0
         self.draining = False
         self.epoch = ""
+        self.waited = False  #: whether joining had to wait for a predecessor's heartbeat to run out
+        self.instance = secrets.token_hex(8)  #: which start of the worker this is: its id may have been used before
         self._scripts = scripts
         self._turns: dict[str, weakref.ref[TurnState]] = {}  # by turn id: those to be renewed
         self._unfinished: set[str] = set()  # turn ids, until Redis has heard of their end
@@ -82,6 +86,8 @@ class Engine:
         self._orphans: collections.deque[tuple[str, str, Hold]] = collections.deque()
         self._pid = 0
         self._left = False
+        self._displaced = False
+        self._called_off = threading.Event()
 
     # -- joining and leaving
 
@@ -99,7 +105,7 @@ class Engine:
         self._beat, self._fence, self.upkeep, self._listener = Beat(self), Fence(self), Upkeep(self), Listener(self)
         self.departures.unheard = self.upkeep.wake
         try:
-            self.rejoin()
+            self._join_first()
         except BaseException:
             self._pid = 0
             run(self.link.close())
@@ -108,6 +114,37 @@ class Engine:
         for thread in (self._fence, self._beat, self.upkeep):
             thread.start()
         atexit.register(self.leave)
+
+    def _join_first(self) -> None:
+        """Join. If a worker with our id is there, it may be what a crash left behind: its heartbeat runs out soon. If
+        it goes on beating, it is alive, and we are not wanted."""
+        beats: set[str] = set()
+        while True:
+            try:
+                return self.rejoin()
+            except WorkerExists as error:
+                beats.add(error.expiry)
+                if len(beats) > 1 or self._called_off.is_set():
+                    raise
+                if not self.waited:
+                    logger.warning("%s; waiting %.1f s for its heartbeat to run out", error, error.left)
+                self.waited = True
+                self._called_off.wait(min(error.left + 0.005, 0.25))
+
+    def call_off(self) -> None:
+        """Whoever wanted us to start does not want it any more."""
+        self._called_off.set()
+
+    def displaced(self) -> None:
+        """We were silent for so long that another worker could take our id. Nothing here counts any more."""
+        if self._displaced:
+            return
+        logger.error("another worker has taken the place of %s: its turns are lost, its agents go", self.worker)
+        self._displaced = self.draining = True
+        for turn in self.turns():
+            self.lose(turn)
+        for copy in self.copies:
+            self.departures.discard(copy.session, copy.generation, "soft", "lost")
 
     @property
     def started(self) -> bool:
@@ -123,6 +160,8 @@ class Engine:
             raise WorkerNotRunning("this worker was started in another process: make it after fork")
         if self._left:
             raise WorkerNotRunning("this worker has left the room")
+        if self._displaced:
+            raise WorkerNotRunning("another worker has taken this one's id, and its place")
         if not self._pid:
             raise WorkerNotRunning("this worker is not started: use `with`")
 
@@ -132,19 +171,25 @@ class Engine:
             if self._left:
                 raise WorkerDraining("this worker has left the room")
             known = self.epoch
-            self.epoch, _ = run(
-                ops.register(
-                    self.link,
-                    self.worker,
-                    self.lease_ms,
-                    epoch=self.epoch,
-                    floor=self.floor,
-                    address=self.settings.address,
-                    host=socket.gethostname(),
-                    pid=self._pid,
-                    state="draining" if self.draining else "up",
+            try:
+                self.epoch, _ = run(
+                    ops.register(
+                        self.link,
+                        self.worker,
+                        self.lease_ms,
+                        epoch=self.epoch,
+                        floor=self.floor,
+                        address=self.settings.address,
+                        host=socket.gethostname(),
+                        pid=self._pid,
+                        state="draining" if self.draining else "up",
+                        instance=self.instance,
+                    )
                 )
-            )
+            except WorkerExists:
+                if known:
+                    self.displaced()
+                raise
             if known and known != self.epoch:
                 for copy in self.copies:
                     copy.saved = None  # Redis lost its snapshot with everything else
@@ -157,7 +202,7 @@ class Engine:
                 return
             self.draining = True
             deadline = time.monotonic() + self.settings.leave_for
-            self.quietly("drain", lambda: run(ops.drain(self.link, self.worker)))
+            self.quietly("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)))
             self.upkeep.wake()  # what is idle goes at once
             with self._idle:
                 patience = min(self.settings.drain_for, self.settings.leave_for)
@@ -174,7 +219,7 @@ class Engine:
                 logger.warning("leaving with releases under way after %.0f s in all", self.settings.leave_for)
             for thread in (self.upkeep, self._beat, self._fence, self._listener):
                 thread.stop()
-            self.quietly("deregister", lambda: run(ops.deregister(self.link, self.worker)))
+            self.quietly("deregister", lambda: run(ops.deregister(self.link, self.worker, self.instance)))
             self.departures.stop()
             run(self.link.close())
             atexit.unregister(self.leave)

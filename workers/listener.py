@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from coordinator.clients import sync_client
 from coordinator.codec import message
-from coordinator.errors import CoordinatorUnavailable, WorkerDraining
+from coordinator.errors import CoordinatorUnavailable, WorkerDraining, WorkerExists
 
 if TYPE_CHECKING:
     from workers.engine import Engine
@@ -43,8 +43,8 @@ class Listener:
         while not self._stopping.is_set():
             try:
                 self._listen()
-            except WorkerDraining:
-                return  # it has left meanwhile
+            except (WorkerDraining, WorkerExists):
+                return  # it has left meanwhile, or another has taken its place
             except (RedisError, OSError, CoordinatorUnavailable) as error:
                 if not self._deaf:
                     logger.warning("not listening, trying again: %s", type(error).__name__)

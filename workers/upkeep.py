@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from coordinator import operations as ops
 from coordinator.codec import text
-from coordinator.errors import CoordinatorUnavailable, WorkerDraining
+from coordinator.errors import CoordinatorUnavailable, WorkerDraining, WorkerExists
 from coordinator.link import run
 from workers.memory import MemoryGuard, collect_and_trim, resident_bytes
 from workers.rounds import Rounds
@@ -41,7 +41,7 @@ class Upkeep(Rounds):
             if engine.draining:
                 engine.shed(len(engine.copies), "drain")
             self._maintain()
-        except WorkerDraining:  # it has left meanwhile
+        except (WorkerDraining, WorkerExists):  # it has left meanwhile, or another has taken its place
             self._stopping = True
         except CoordinatorUnavailable as error:  # the beat says so, too
             logger.info("no upkeep: %s", error)

@@ -20,7 +20,7 @@ from coordinator.settings import Settings
 
 
 def register(link: Link, worker: str = "w") -> None:
-    run(ops.register(link, worker, 3000, epoch="", floor=0, address="", host="", pid=1, state="up"))
+    run(ops.register(link, worker, 3000, epoch="", floor=0, address="", host="", pid=1, state="up", instance="1"))
 
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
@@ -184,7 +184,7 @@ def test_another_schema_is_refused(source: Any, room: str, client: redis.Redis) 
     with pytest.raises(SchemaMismatch):
         register(link)
     with pytest.raises(SchemaMismatch):
-        run(ops.beat(link, "w", 3000, []))
+        run(ops.beat(link, "w", 3000, "1", []))
     assert client.keys(f"greenroom:{{{room}}}:*") == [f"greenroom:{{{room}}}:settings".encode()]
 
 

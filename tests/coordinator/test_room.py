@@ -39,11 +39,8 @@ class Stage:
         self.link, self._turns = coordinator._flows._link, 0
 
     def worker(self, name: str) -> None:
-        run(
-            ops.register(
-                self.link, name, 60_000, epoch="", floor=0, address=f"http://{name}", host="h", pid=7, state="up"
-            )
-        )
+        about: dict[str, Any] = {"address": f"http://{name}", "host": "h", "pid": 7, "state": "up", "instance": "1"}
+        run(ops.register(self.link, name, 60_000, epoch="", floor=0, **about))
 
     def begin(self, session: str, worker: str, signature: str = "sig") -> str:
         self._turns += 1

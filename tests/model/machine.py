@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from coordinator import operations as ops
-from coordinator.errors import GreenroomError
+from coordinator.errors import GreenroomError, WorkerExists
 from coordinator.limits import Limits
 from coordinator.link import run
 from model.model import NO_SNAPSHOT, Refused, Room
@@ -86,6 +86,7 @@ class Turn:
 class Process:
     """What a worker process remembers, whatever happens to Redis."""
 
+    instance: str = "first"
     epoch: str = ""
     seen: int = 0  #: the highest fence
     holds: dict[str, tuple[int, str]] = field(default_factory=dict)  #: session → generation, signature
@@ -119,6 +120,8 @@ class RoomMachine(RuleBasedStateMachine):
             expected = refused.args[0]
         try:
             answer = run(getattr(ops, name)(self.stage.link, *arguments, **named))
+        except WorkerExists:
+            answer = "TAKEN"
         except GreenroomError as error:
             answer = str(error.__cause__).split(" ")[0]
         if isinstance(answer, ops.Maintenance):
@@ -321,15 +324,20 @@ class RoomMachine(RuleBasedStateMachine):
 
     def join(self, worker: str, state: str) -> None:
         process = self.processes[worker]
-        process.epoch = self.both(
+        answer = self.both(
             "register", worker, HEARTBEAT, epoch=process.epoch, floor=process.seen, address=f"http://{worker}",
-            host="here", pid=7, state=state,
-        )[0]  # fmt: skip
+            host="here", pid=7, state=state, instance=process.instance,
+        )  # fmt: skip
+        process.epoch = answer[0] if answer != "TAKEN" else process.epoch
 
-    @step(3, worker=WORKERS, draining=SELDOM)
-    def register(self, worker: str, draining: bool) -> None:
-        """Whoever is not up comes first: a room without workers has no life."""
+    @step(3, worker=WORKERS, draining=SELDOM, again=SELDOM)
+    def register(self, worker: str, draining: bool, again: bool) -> None:
+        """Whoever is not up comes first: a room without workers has no life. `again`: its process was started anew."""
         known = self.model.workers
+        if again:
+            self.processes[worker] = Process(instance=f"after {len(self.calls)} calls")
+            self.join(worker, "up")
+            return
         down = [name for name in WORKERS if name not in known or known[name].state != "up"]
         self.join(down[0] if down else worker, "draining" if draining else "up")
 
@@ -338,8 +346,9 @@ class RoomMachine(RuleBasedStateMachine):
         """`late`: it renews turns that are over as well."""
         states = ("asked", "building", "live", "over") if late else ("building", "live")
         turns = [turn for turn in self.in_state(*states) if turn.worker == worker]
-        answer = self.both("beat", worker, HEARTBEAT, [(turn.session, turn.id) for turn in turns])
-        for turn in turns if answer != "UNKNOWNWORKER" else ():
+        pairs = [(turn.session, turn.id) for turn in turns]
+        answer = self.both("beat", worker, HEARTBEAT, self.processes[worker].instance, pairs)
+        for turn in turns if not isinstance(answer, str) else ():
             turn.state = "over" if turn.id in answer[2] else turn.state
 
     @step(4, worker=WORKERS, late=SELDOM)
@@ -365,8 +374,10 @@ class RoomMachine(RuleBasedStateMachine):
         session=SESSIONS, limits=(None, *LIMITS), wrong=SELDOM,
     )  # fmt: skip
     def something_rare(self, what: str, worker: str, session: str, limits: Limits | None, wrong: bool) -> None:
-        if what in ("drain", "deregister"):
+        if what == "drain":
             self.both(what, worker)
+        elif what == "deregister":
+            self.both(what, worker, "another" if wrong else self.processes[worker].instance)
         elif what == "interrupt":
             self.both(what, session)
         elif what == "set_limits":

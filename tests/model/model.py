@@ -461,27 +461,35 @@ class Room:
     # -- workers (rules 8, 13 to 15, 18) -------------------------------------------------------------------------
 
     def register(
-        self, worker: str, lease: int, *, epoch: str, floor: int, address: str, host: str, pid: int, state: str
-    ) -> tuple[str, float]:
+        self, worker: str, lease: int, *, epoch: str, floor: int, address: str, host: str, pid: int, state: str,
+        instance: str,
+    ) -> tuple[str, float]:  # fmt: skip
+        known = self.workers.get(worker)
         self.settings["schema"] = SCHEMA
+        if known and known.about["instance"] != instance and self._alive(worker):
+            raise Refused("TAKEN")
         if not self.epoch:
             self.epoch, self.grace = str(self.tick(floor)), None
         if epoch not in ("", self.epoch) and not self.grace:
             self.grace = (self.ms + lease, lease)
-        known = self.workers.get(worker)
-        if not known:
+        same = known and known.about["instance"] == instance
+        if not same:
             self.note("up", worker)
-        started = known.about["started"] if known else self.ms
-        about = {"address": address, "host": host, "pid": pid, "started": started}
+        started = known.about["started"] if known and same else self.ms
+        about = {"address": address, "host": host, "pid": pid, "started": started, "instance": instance}
         self.workers[worker] = Worker(self.ms + lease, lease, state, about)
         return self.epoch, self.grace_left() / 1000
 
     def grace_left(self) -> int:
         return self.until(*self.grace) if self.grace else 0
 
-    def beat(self, worker: str, lease: int, turns: Sequence[tuple[str, str]]) -> tuple[str, str, set[str]]:
+    def beat(
+        self, worker: str, lease: int, instance: str, turns: Sequence[tuple[str, str]]
+    ) -> tuple[str, str, set[str]]:
         if worker not in self.workers:
             raise Refused("UNKNOWNWORKER")
+        if self.workers[worker].about["instance"] != instance:
+            raise Refused("TAKEN")
         known = self.workers[worker]
         known.expiry = self.ms + lease
         lost = set()
@@ -501,8 +509,8 @@ class Room:
             self.sent.append((worker, "drain", "", worker))
         return worker in self.workers
 
-    def deregister(self, worker: str) -> bool:
-        if worker not in self.workers:
+    def deregister(self, worker: str, instance: str) -> bool:
+        if worker not in self.workers or self.workers[worker].about["instance"] != instance:
             return False
         if self.held(worker):  # a turn was left open: the rest is reaped like a dead worker's
             self.workers[worker].expiry, self.workers[worker].state = self.ms, "draining"

@@ -176,6 +176,16 @@ local queued = false
         "closed",
         (("    wake(room, ARGV[i])\n", ""),),
     ),
+    Control(  # rule 8
+        "a second worker with the same id is let in",
+        "register",
+        (("if left > 0 then return { 'taken'", "if false then return { 'taken'"),),
+    ),
+    Control(  # rule 8
+        "a worker whose place was taken goes on beating",
+        "beat",
+        (("if about[2] ~= ARGV[4] then", "if false then"),),
+    ),
     Control(  # rule 15
         "a stale claim beats a later use",
         "claim",

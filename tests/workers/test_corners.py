@@ -30,7 +30,7 @@ Start = Callable[..., Worker]
 def test_two_that_wait_for_two_names_never_block_each_other(look: Coordinator, client: redis.Redis, room: str) -> None:
     """A place that lapses in one line lapses in all: else two waiters are each first in one and second in the other."""
     link = look._flows._link
-    run(ops.register(link, "w", 60_000, epoch="", floor=0, address="", host="", pid=1, state="up"))
+    run(ops.register(link, "w", 60_000, epoch="", floor=0, address="", host="", pid=1, state="up", instance="1"))
 
     def ask(session: str, turn: str, key: str = "") -> Any:
         named = {"worker": "w", "signature": "x", "generation": 0, "lease": 60_000, "queue": 60_000}

@@ -24,6 +24,7 @@ from coordinator import (
     Limits,
     SessionBusy,
     SessionElsewhere,
+    WorkerExists,
     WorkerNotRunning,
 )
 from coordinator import operations as ops
@@ -179,6 +180,7 @@ class Room:
 
     def join(self, worker: str) -> None:
         named: dict[str, Any] = {"epoch": "", "floor": 0, "address": "", "host": "", "pid": 1, "state": "up"}
+        named["instance"] = "1"
         run(ops.register(self.link, worker, 60_000, **named))
 
     def begin(self, session: str, **named: Any) -> Any:
@@ -402,6 +404,71 @@ async def test_a_worker_that_is_not_running_says_so(source: Any, room: str) -> N
             one.turn("s")
     with pytest.raises(AlreadyStarted):
         worker.start()
+
+
+def test_a_second_live_worker_with_the_same_id_is_refused(start: Start, source: Any, room: str) -> None:
+    first = start(worker="w", lease=1.5)
+    second = Worker(Agent, redis=source, room=room, worker="w", lease=1.5)
+    with first.turn("s") as turn:
+        with pytest.raises(WorkerExists, match=f"process {os.getpid()} on "):
+            second.start()
+        second.close()
+    assert not turn.lost
+    with first.turn("s") as turn:
+        assert not turn.fresh
+
+
+async def test_an_async_worker_is_refused_too_and_can_be_called_off(source: Any, room: str) -> None:
+    async with AsyncWorker(Agent, redis=source, room=room, worker="w", lease=1.5) as first:
+        with pytest.raises(WorkerExists):
+            await AsyncWorker(Agent, redis=source, room=room, worker="w", lease=1.5).start()
+        starting = asyncio.create_task(AsyncWorker(Agent, redis=source, room=room, worker="w", lease=1.5).start())
+        await asyncio.sleep(0.1)
+        starting.cancel()
+        with pytest.raises((asyncio.CancelledError, WorkerExists)):
+            await starting
+        async with first.turn("s"):
+            pass
+
+
+def test_after_a_crash_the_same_id_starts_again(start: Start, stage: Room, look: Coordinator, caplog: Any) -> None:
+    about: dict[str, Any] = {"epoch": "", "floor": 0, "address": "", "host": "h", "pid": 7, "state": "up"}
+    run(ops.register(stage.link, "crashed", 1500, instance="before", **about))
+    began = time.monotonic()
+    worker = start(worker="crashed", lease=30.0)
+    assert 1.0 < time.monotonic() - began < 15, "it waits for the old heartbeat, and no longer"
+    assert "s for its heartbeat to run out" in caplog.text
+    with worker.turn("s"):
+        assert [one.pid for one in look.workers() if one.worker == "crashed"] == [os.getpid()]
+
+
+def test_a_worker_whose_place_was_taken_gives_everything_up(
+    start: Start, look: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, beat = start(worker="w", lease=1.5), ops.beat
+
+    async def unheard(link: Any, worker: str, lease: int, instance: str, *arguments: Any, **named: Any) -> Any:
+        if instance == silent._engine.instance and cut:
+            raise CoordinatorUnavailable("cut off")
+        return await beat(link, worker, lease, instance, *arguments, **named)
+
+    cut = [1]
+    with silent.turn("idle") as turn:
+        idle = turn.agent
+    with pytest.raises(LeaseLost), silent.turn("s") as turn:
+        monkeypatch.setattr(ops, "beat", unheard)
+        wait_until(lambda: look.workers()[0].heartbeat_left < 0)
+        successor = start(worker="w", lease=1.5)
+        cut.clear()
+        wait_until(lambda: silent._engine._displaced)
+        assert turn.lost
+        with pytest.raises(WorkerNotRunning, match="taken this one's id"):
+            silent.turn("t")
+    wait_until(lambda: idle.released == 1)
+    silent.close()
+    assert [one.worker for one in look.workers()] == ["w"], "who leaves takes nothing of its successor's along"
+    with successor.turn("s") as turn:
+        assert turn.fresh
 
 
 def test_a_config_that_signs_nothing_is_refused(start: Start) -> None:
