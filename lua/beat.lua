@@ -14,7 +14,8 @@ local worker, lease, prefix = ARGV[1], tonumber(ARGV[2]), KEYS[1]
 local have = redis.call('HGET', prefix .. 'settings', 'schema')
 if have and have ~= ARGV[3] then return redis.error_reply('SCHEMA the room has schema ' .. have) end
 local about = redis.call('HMGET', prefix .. 'worker:' .. worker, 'state', 'instance')
-if not (about[2] and redis.call('ZSCORE', prefix .. 'workers', worker)) then return redis.error_reply('UNKNOWNWORKER') end
+local known = about[2] and redis.call('ZSCORE', prefix .. 'workers', worker)
+if not known then return redis.error_reply('UNKNOWNWORKER') end
 if about[2] ~= ARGV[4] then return redis.error_reply('TAKEN') end
 open_when_full(room)
 redis.call('ZADD', prefix .. 'workers', string.format('%.0f', room.ms + lease), worker)

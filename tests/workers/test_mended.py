@@ -45,7 +45,7 @@ def forget(client: redis.Redis, room: str) -> None:
 
 
 def test_of_two_claims_the_higher_fence_wins(start: Start, client: redis.Redis, room: str) -> None:
-    """A copy that was built later is not the one that was used later: what counts is the last use."""
+    """Whoever comes first: what counts is the last use."""
     stale, other = start(lease=30.0), start(lease=30.0)
     stale._engine.on_message = lambda message: None  # type: ignore[method-assign] # 'moved' gets lost
     with stale.turn("s") as turn:
