@@ -82,7 +82,7 @@ def test_a_late_begin_cannot_take_the_lease_behind_an_abandon(look: Coordinator,
     from coordinator.link import run
 
     link = look._flows._link
-    run(operations.register(link, "w", 3000, epoch="", floor=0, address="", host="", pid=1, state="up"))
+    run(operations.register(link, "w", 3000, epoch="", floor=0, address="", host="", pid=1, state="up", instance="1"))
     run(operations.abandon(link, "s", "w/turn", Limits()))
     with pytest.raises(LeaseLost, match="over"):
         run(operations.begin(link, session="s", worker="w", turn="w/turn", signature="x", generation=0, lease=3000))
