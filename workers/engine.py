@@ -218,7 +218,7 @@ class Engine:
             if not self.departures.drain(deadline):
                 logger.warning("leaving with releases under way after %.0f s in all", self.settings.leave_for)
             for thread in (self.upkeep, self._beat, self._fence, self._listener):
-                thread.stop()
+                thread.stop(max(1.0, deadline - time.monotonic()))
             self.quietly("deregister", lambda: run(ops.deregister(self.link, self.worker, self.instance)))
             self.departures.stop()
             run(self.link.close())

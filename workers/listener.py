@@ -35,9 +35,9 @@ class Listener:
         self._thread.start()
         self._subscribed.wait(self._engine.settings.socket_timeout)
 
-    def stop(self) -> None:
+    def stop(self, seconds: float) -> None:
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

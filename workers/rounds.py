@@ -25,8 +25,8 @@ class Rounds:
         """Do it now."""
         self._woken.set()
 
-    def stop(self, seconds: float | None = None) -> None:
-        """After the round that is under way; waits for it, but no longer than so."""
+    def stop(self, seconds: float) -> None:
+        """After the round that is under way; waits for that, but no longer than so."""
         self._stopping = True
         self.wake()
         if self._thread is not threading.current_thread() and self._thread.ident:
