@@ -74,7 +74,6 @@ class Engine:
         self.floor = 0
         self.draining = False
         self.epoch = ""
-        self.waited = False  #: whether joining had to wait for a predecessor's heartbeat to run out
         self.instance = secrets.token_hex(8)  #: which start of the worker this is: its id may have been used before
         self._scripts = scripts
         self._turns: dict[str, weakref.ref[TurnState]] = {}  # by turn id: those to be renewed
@@ -118,7 +117,7 @@ class Engine:
     def _join_first(self) -> None:
         """Join. If a worker with our id is there, it may be what a crash left behind: its heartbeat runs out soon. If
         it goes on beating, it is alive, and we are not wanted."""
-        beats: set[str] = set()
+        beats, waited = set[str](), False
         while True:
             try:
                 return self.rejoin()
@@ -126,9 +125,9 @@ class Engine:
                 beats.add(error.expiry)
                 if len(beats) > 1 or self._called_off.is_set():
                     raise
-                if not self.waited:
+                if not waited:
                     logger.warning("%s; waiting %.1f s for its heartbeat to run out", error, error.left)
-                self.waited = True
+                waited = True
                 self._called_off.wait(min(error.left + 0.005, 0.25))
 
     def call_off(self) -> None:

@@ -174,13 +174,13 @@ def own_turns(engine: Engine, io: IO) -> list[TurnState]:
 async def enter_turn(engine: Engine, io: IO, turn: TurnState) -> None:
     """Begin; wait in line if need be; build if there is no warm copy. A turn that is lost by then does not open."""
     engine.check_running()
-    granted, copy = await _begin(engine, io, turn)
-    fresh: Copy | None = None
+    granted, offered = await _begin(engine, io, turn)
+    copy = None if granted.fresh else offered
     try:
         if granted.fresh:
-            copy = fresh = await _build(engine, io, turn, granted, copy)
-            over = await _known(engine, io, lambda: ops.commit(io.link, turn.session, turn.id, engine.limits))
-            await _trim(engine, io, over)
+            copy = await _build(engine, io, turn, granted, offered)
+            entered = await _known(engine, io, lambda: ops.commit(io.link, turn.session, turn.id, engine.limits))
+            await _trim(engine, io, entered)
         else:
             assert copy is not None  # pinned since before we asked: it is the generation that Redis speaks of
             _use(turn, copy)
@@ -189,7 +189,7 @@ async def enter_turn(engine: Engine, io: IO, turn: TurnState) -> None:
             raise LeaseLost(f"the lease on {turn.session!r} was lost before its turn could open")
     except BaseException as error:
         if not engine.foreign:
-            await _give_up(engine, io, turn, copy if not granted.fresh else fresh, error)
+            await _give_up(engine, io, turn, copy, error)
         raise
     _begun.set(frozenset(one.id for one in own_turns(engine, io)) | {turn.id})
 

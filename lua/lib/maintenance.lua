@@ -1,5 +1,5 @@
--- include: lib/alive
 -- include: lib/drop
+-- include: lib/ending_of
 -- include: lib/holder
 -- include: lib/lease
 -- include: lib/record
@@ -68,12 +68,11 @@ end
 -- them, or all where Redis keeps so few in one piece. It knows which it is at. Returns them, and where to go on from
 -- ('0': all were looked at).
 local function take_endings(room, worker, cursor)
-  local closing, taken = room.prefix .. 'closing', {}
-  local page = redis.call('HSCAN', closing, cursor, 'COUNT', 64)
+  local taken, page = {}, redis.call('HSCAN', room.prefix .. 'closing', cursor, 'COUNT', 64)
   for i = 1, #page[2], 2 do
-    local session, owner, generation = page[2][i], string.match(page[2][i + 1], '^(%S*) (%d+)$')
-    if owner and (owner == worker or not is_alive(room, owner)) then
-      if owner ~= worker then redis.call('HSET', closing, session, worker .. ' ' .. generation) end
+    local session = page[2][i]
+    local owner, generation = ending_of(room, session, worker)
+    if owner == worker then
       taken[#taken + 1] = session
       taken[#taken + 1] = generation
     end
