@@ -24,8 +24,10 @@ from support import no_server, wait_until
 from coordinator import Limits, cli, scripts
 from coordinator.private_redis import PrivateRedis, find_server
 from coordinator.room import Event
-from workers import Worker, demo_load
-from workers.demo_check import (
+from workers import Worker
+from workers.rehearsal import crew
+from workers.rehearsal.crew import HistoryFile, Member, Plan
+from workers.rehearsal.verdict import (
     Created,
     History,
     Left,
@@ -39,8 +41,7 @@ from workers.demo_check import (
     load,
     summary,
 )
-from workers.demo_load import HistoryFile, Member, Plan
-from workers.demo_view import Frame, Holding, line, render, render_summary
+from workers.rehearsal.view import Frame, Holding, line, render, render_summary
 
 COMMAND = [sys.executable, "-m", "coordinator", "demo", "--json"]
 
@@ -241,7 +242,7 @@ def test_a_room_whose_leases_do_not_exclude_goes_red(
 
     broken = {name: scripts.load(name, change) for name in scripts.NAMES}
     monkeypatch.setenv("GREENROOM_REDIS_SERVER", "/nonexistent")
-    monkeypatch.setattr(demo_load, "Worker", partial(Worker, scripts=broken))
+    monkeypatch.setattr(crew, "Worker", partial(Worker, scripts=broken))
     assert cli.main(["demo", "--json", "--seconds", "1", "--sessions", "4"]) == 1
     out, err = capsys.readouterr()
     assert out, err

@@ -15,6 +15,7 @@ import redis
 from support import wait_until
 
 from coordinator import Coordinator, Limits, cli
+from coordinator.cli import output, program
 from coordinator.private_redis import PrivateRedis
 from workers import Worker
 
@@ -157,11 +158,11 @@ def test_hostile_session_names_are_only_text(run: Run, server: PrivateRedis, roo
         for words in (("sessions",), ("events",)):
             code, out, _ = run(*words)
             assert code == 0
-            assert all(cli.shown(session) in out for session in hostile)
+            assert all(output.shown(session) in out for session in hostile)
             assert all(char.isprintable() for line in out.split("\n") for char in line)
         for session in hostile:
-            assert run("evict", session)[1].startswith(f"evicted {cli.shown(session)} (soft)")
-            assert run("evict", session)[2] == f"greenroom: nobody holds an agent for {cli.shown(session)}\n"
+            assert run("evict", session)[1].startswith(f"evicted {output.shown(session)} (soft)")
+            assert run("evict", session)[2] == f"greenroom: nobody holds an agent for {output.shown(session)}\n"
 
 
 def test_what_another_writer_put_into_redis_is_escaped(run: Run, server: PrivateRedis, room: str) -> None:
@@ -243,8 +244,8 @@ def test_a_bad_setting_in_the_environment_is_named(run: Run, monkeypatch: pytest
 def test_a_command_that_cannot_be_loaded_does_not_take_the_others_down(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = EntryPoint("broken", "no.such.module:command", cli.GROUP)
-    monkeypatch.setattr(cli, "entry_points", lambda group: [broken])
+    broken = EntryPoint("broken", "no.such.module:command", program.GROUP)
+    monkeypatch.setattr(program, "entry_points", lambda group: [broken])
     code, out, err = run("limits")
     assert code == 0
     assert "no limits" in out
@@ -279,4 +280,4 @@ def test_the_coordinator_never_imports_workers() -> None:
     ("seconds", "text"), [(None, "–"), (0.04, "0.0 s"), (90, "90.0 s"), (600, "10 min"), (7200, "2 h")]
 )
 def test_lengths_of_time(seconds: float | None, text: str) -> None:
-    assert cli.span(seconds) == text
+    assert output.span(seconds) == text

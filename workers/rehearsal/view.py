@@ -11,9 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.cli import clock, shown
+from coordinator.cli.output import clock, shown
 from coordinator.room import Event
-from workers.demo_check import Check
+from workers.rehearsal.verdict import Check
 
 #: Lines of the live view beside the workers' and the journal's.
 _FIXED = 10

@@ -29,16 +29,17 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from coordinator.cli import Subparsers, add_command, open_room, place
+from coordinator.cli.command import Subparsers, add_command, room_of
+from coordinator.cli.output import place
 from coordinator.clients import sync_client
 from coordinator.errors import CoordinatorUnavailable
 from coordinator.keys import Keys
 from coordinator.limits import Limits
 from coordinator.private_redis import NoRedisServer, PrivateRedis
 from coordinator.room import Coordinator, Event
-from workers.demo_check import History, Trouble, check, load, summary
-from workers.demo_load import Member, Plan
-from workers.demo_view import Frame, Holding, line, render, render_summary
+from workers.rehearsal.crew import Member, Plan
+from workers.rehearsal.verdict import History, Trouble, check, load, summary
+from workers.rehearsal.view import Frame, Holding, line, render, render_summary
 
 #: Short, so that a killed worker's sessions are free again while one watches.
 LEASE = 6.0
@@ -94,7 +95,7 @@ class Demo:
         self._starts = self._ends = self._ran = 0.0
 
     def run(self) -> int:
-        with open_room(argparse.Namespace(redis=self._source, room=self._room)) as room:
+        with room_of(argparse.Namespace(redis=self._source, room=self._room)) as room:
             room.counters()  # is Redis there at all?
             interrupted = False
             try:

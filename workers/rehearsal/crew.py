@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from coordinator.errors import LeaseLost
 from coordinator.limits import Limits
-from workers.demo_check import Created, Left, Record, Released, Rested, Trouble, TurnRecord, dump
+from workers.rehearsal.verdict import Created, Left, Record, Released, Rested, Trouble, TurnRecord, dump
 from workers.turns import BuildRequest
 from workers.worker import Worker
 
