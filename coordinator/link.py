@@ -41,7 +41,7 @@ class Link:
         self._library = library or scripts()
         self._retry_for = settings.retry_for
         #: How long a turn id stays spent: longer than any retry of its begin or end can take.
-        self.ended_ms = int(max(30.0, 2 * (settings.retry_for + settings.socket_timeout)) * 1000)
+        self.spent_ms = int(max(30.0, 2 * (settings.retry_for + settings.socket_timeout)) * 1000)
 
     async def call(self, name: str, *argv: Any, retry: bool = True) -> Any:
         """Run a script. The first attempt goes straight through; only a failure pays for the retry machinery."""
@@ -91,7 +91,7 @@ class Link:
         except (RedisError, OSError) as error:
             raise translate(error) from error
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         raise NotImplementedError
 
     async def _send(self, *command: Any) -> Any:
@@ -115,7 +115,7 @@ class SyncLink(Link):
             settings.redis, timeout=timeout or settings.socket_timeout, connections=settings.connections
         )
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         self._client.close()
         self._client.connection_pool.disconnect()
 
@@ -139,7 +139,7 @@ class AsyncLink(Link):
         super().__init__(settings, library)
         self._client = async_client(settings.redis, timeout=settings.socket_timeout, connections=settings.connections)
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         await self._client.aclose()
         await self._client.connection_pool.disconnect()
 

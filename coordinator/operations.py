@@ -1,111 +1,54 @@
-"""The operations of a room, typed: each calls one script and reads its answer. `lua/` holds the rules."""
+"""The operations of a room, typed: each calls one script and reads its answer. `lua/` says what the rules are."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
+from coordinator.answers import Busy, Claim, Elsewhere, Ended, Evicted, Granted, Maintenance
 from coordinator.codec import pairs, text
 from coordinator.errors import WorkerExists
 from coordinator.keys import SCHEMA
 from coordinator.limits import Limits
 from coordinator.link import Link
+from coordinator.scripts import batch_size
+from coordinator.stubs import Stub
 
 T = TypeVar("T")
 
 #: Sessions in one call of a script (rule 13).
-BATCH = 64
+BATCH = batch_size()
 #: Batches of maintenance that somebody waits for: until it is done, but not for ever; new work may come as fast.
 UNTIL_DONE = 100_000
+#: Names that are read at once.
+PAGE = 256
+
+_ABANDON = Stub("abandon", "session turn key stamped worker_cap room_cap spent")
+_BEAT = Stub("beat", "worker lease schema instance", repeated="session turn")
+_BEGIN = Stub("begin", "session worker turn signature generation lease floor key queue affinity")
+_CLAIM = Stub("claim", "worker lease floor", repeated="session generation signature state turn fence key stamped")
+_CLOSED = Stub("closed", "worker", repeated="session generation")
+_COMMIT = Stub("commit", "session turn worker_cap room_cap")
+_DEREGISTER = Stub("deregister", "worker instance")
+_DISOWN = Stub("disown", "worker", repeated="session generation")
+_DRAIN = Stub("drain", "worker instance")
+_END = Stub("end", "session turn stamped evict worker_cap room_cap snapshot ttl spent")
+_EVICT = Stub("evict", "session mode reason caller")
+_EVICT_MANY = Stub("evict_many", "mode reason signature worker mid_turn", repeated="session")
+_INTERRUPT = Stub("interrupt", "session")
+_MAINTAIN = Stub("maintain", "steps worker paced idle_ttl worker_cap room_cap held_from lru_from cursor")
+_REBIND = Stub("rebind", "session turn key")
+_REGISTER = Stub("register", "worker lease schema known floor address host pid state instance")
+_SET_LIMITS = Stub("set_limits", repeated="name value")
+
 #: Leases in one renewal.
-RENEWALS = 256
+RENEWALS = _BEAT.most
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The turn has its lease. `generation` is the copy to use; a new one has the turn's own fence."""
-
-    fence: int
-    generation: int
-    fresh: bool
-    snapshot: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Somebody is in the way. `why`: a 'turn', the 'queue' or the 'grace' after a loss of state (no worker), or
-    'closing': that worker has to end the session's last life first, which is known by its generation."""
-
-    why: str
-    worker: str
-    left: float
-    running: float
-    ahead: int = 0  #: how many wait before
-    generation: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Another worker holds or builds the agent."""
-
-    worker: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The turn's end was accepted. `mode` says how to release the copy, '' to keep it."""
-
-    mode: str = ""
-    reason: str = ""
-    over: int = 0  #: how far over a cap the room stays because of turns, if that is news
-    more: bool = False  #: more is above a cap than one call looks at: go on with `maintain`
-
-
-@dataclass(frozen=True, slots=True)
-class Evicted:
-    """What an eviction met: 'evicted' or 'marked' with the copy, 'absent', or 'ending'; see evict.lua."""
-
-    kind: str
-    worker: str = ""
-    generation: int = 0
-
-    @property
-    def found(self) -> bool:
-        return self.kind in ("evicted", "marked")
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A copy, or a turn that builds one, as its worker knows it."""
-
-    session: str
-    generation: int
-    signature: str
-    state: str
-    turn: str
-    fence: int
-    key: str
-    counts: bool  #: idle time counts: the agent keeps an activity timestamp
-
-
-@dataclass(slots=True)
-class Maintenance:
-    """What a round of maintenance did."""
-
-    lost: int = 0
-    gone: int = 0
-    idle: int = 0
-    capped: int = 0
-    over: int = 0
-    endings: list[tuple[str, int]] = field(default_factory=list)
-
-
-def caps(limits: Limits) -> tuple[str, str]:
-    """The caller's caps as scripts take them: for the worker, for the room; '' for none."""
-    return str(limits.worker or ""), str(limits.room or "")
+def caps(limits: Limits) -> dict[str, Any]:
+    """The caller's caps as scripts take them; '' for none."""
+    return {"worker_cap": limits.worker or "", "room_cap": limits.room or ""}
 
 
 async def begin(
@@ -122,8 +65,18 @@ async def begin(
     queue: int = 0,
     affinity: bool = False,
 ) -> Granted | Busy | Elsewhere:
-    reply = await link.call(
-        "begin", session, worker, turn, signature, generation, lease, floor, key, queue, int(affinity)
+    reply = await _BEGIN(
+        link,
+        session=session,
+        worker=worker,
+        turn=turn,
+        signature=signature,
+        generation=generation,
+        lease=lease,
+        floor=floor,
+        key=key,
+        queue=queue,
+        affinity=int(affinity),
     )
     kind = reply[0]
     if kind == b"hit":
@@ -138,7 +91,7 @@ async def begin(
 
 
 async def commit(link: Link, session: str, turn: str, limits: Limits) -> Ended:
-    over, more = await link.call("commit", session, turn, *caps(limits))
+    over, more = await _COMMIT(link, session=session, turn=turn, **caps(limits))
     return Ended(over=int(over), more=bool(more))
 
 
@@ -148,29 +101,46 @@ async def end(
     turn: str,
     limits: Limits,
     *,
-    counts: bool,
+    stamped: bool,
     evict: str = "",
     snapshot: bytes = b"",
     snapshot_ttl: int = 1,
 ) -> Ended:
     """`evict` is '<mode> <reason>' of an eviction that the turn itself wants; `snapshot` b'' leaves Redis's alone."""
-    mode, reason, over, more = await link.call(
-        "end", session, turn, int(counts), evict, *caps(limits), snapshot, snapshot_ttl, link.ended_ms
+    mode, reason, over, more = await _END(
+        link,
+        session=session,
+        turn=turn,
+        stamped=int(stamped),
+        evict=evict,
+        **caps(limits),
+        snapshot=snapshot,
+        ttl=snapshot_ttl,
+        spent=link.spent_ms,
     )
     return Ended(text(mode), text(reason), int(over), bool(more))
 
 
 async def abandon(
-    link: Link, session: str, turn: str, limits: Limits, key: str = "", *, counts: bool = False, retry: bool = True
+    link: Link, session: str, turn: str, limits: Limits, key: str = "", *, stamped: bool = False, retry: bool = True
 ) -> bool:
     """Returns whether a hard eviction was waiting for this build, so that the caller ends the session."""
-    argv = (session, turn, key, int(counts), *caps(limits), link.ended_ms)
-    return bool(await link.call("abandon", *argv, retry=retry) == b"over")
+    reply = await _ABANDON(
+        link,
+        session=session,
+        turn=turn,
+        key=key,
+        stamped=int(stamped),
+        **caps(limits),
+        spent=link.spent_ms,
+        retry=retry,
+    )
+    return bool(reply == b"over")
 
 
 async def rebind(link: Link, session: str, turn: str, key: str) -> Busy | None:
     """None when the lease stands under the new key now."""
-    reply = await link.call("rebind", session, turn, key)
+    reply = await _REBIND(link, session=session, turn=turn, key=key)
     if reply[0] == b"bound":
         return None
     return Busy("turn", text(reply[1]), int(reply[2]) / 1000, int(reply[3]) / 1000)
@@ -178,7 +148,7 @@ async def rebind(link: Link, session: str, turn: str, key: str) -> Busy | None:
 
 async def evict(link: Link, session: str, mode: str, reason: str, worker: str = "") -> Evicted:
     """`worker` is a caller that can end the session itself."""
-    kind, *copy = await link.call("evict", session, mode, reason, worker)
+    kind, *copy = await _EVICT(link, session=session, mode=mode, reason=reason, caller=worker)
     return Evicted(text(kind), text(copy[0]), int(copy[1])) if copy else Evicted(text(kind))
 
 
@@ -189,14 +159,16 @@ async def evict_many(
     """How many were evicted, and how many marked because they are mid-turn."""
     evicted = marked = 0
     for batch in batches(sessions, BATCH):
-        busy = "skip" if skip_busy else "mark"
-        reply = await link.call("evict_many", mode, reason, signature, worker, busy, *batch)
+        mid_turn = "skip" if skip_busy else "mark"
+        reply = await _EVICT_MANY(
+            link, batch, mode=mode, reason=reason, signature=signature, worker=worker, mid_turn=mid_turn
+        )
         evicted, marked = evicted + int(reply[0]), marked + int(reply[1])
     return evicted, marked
 
 
 async def interrupt(link: Link, session: str) -> bool:
-    return bool(await link.call("interrupt", session))
+    return bool(await _INTERRUPT(link, session=session))
 
 
 async def register(
@@ -213,7 +185,19 @@ async def register(
     instance: str,
 ) -> tuple[str, float]:
     """The room's epoch, and the seconds of grace left. WorkerExists: another worker with this id is alive."""
-    reply = await link.call("register", worker, lease, SCHEMA, epoch, floor, address, host, pid, state, instance)
+    reply = await _REGISTER(
+        link,
+        worker=worker,
+        lease=lease,
+        schema=SCHEMA,
+        known=epoch,
+        floor=floor,
+        address=address,
+        host=host,
+        pid=pid,
+        state=state,
+        instance=instance,
+    )
     if reply[0] == b"taken":
         expiry, left, there, number = (text(word) for word in reply[1:])
         raise WorkerExists(worker, host=there, pid=number, expiry=expiry, left=int(left) / 1000)
@@ -225,7 +209,7 @@ async def beat(
 ) -> tuple[str, str, set[str]]:
     """One renewal of at most RENEWALS turns: the room's epoch, the worker's state, ids of the turns that were lost."""
     flat = [word for pair in turns for word in pair]
-    reply = await link.call("beat", worker, lease, SCHEMA, instance, *flat, retry=retry)
+    reply = await _BEAT(link, flat, worker=worker, lease=lease, schema=SCHEMA, instance=instance, retry=retry)
     return text(reply[0]), text(reply[1]), {text(turn) for turn in reply[3::2]}
 
 
@@ -242,9 +226,11 @@ async def maintain(
     """Up to `calls` bounded batches of 'all', 'reap', 'sweep' or 'caps', for about so many seconds at most."""
     until = time.monotonic() + seconds
     done, idle = Maintenance(), "" if limits.idle_ttl is None else str(_ms(limits.idle_ttl))
-    at = {"held_from": 0, "lru_from": 0, "cursor": 0}
+    at: dict[str, Any] = {"held_from": 0, "lru_from": 0, "cursor": 0}
     for _ in range(calls):
-        named, endings = await link.call("maintain", steps, worker, int(paced), idle, *caps(limits), *at.values())
+        named, endings = await _MAINTAIN(
+            link, steps=steps, worker=worker, paced=int(paced), idle_ttl=idle, **caps(limits), **at
+        )
         said = {name: int(number) for name, number in pairs(named).items()}
         at = {name: said[name] for name in at}
         done.lost += said["lost"]
@@ -262,7 +248,7 @@ async def maintain(
 async def closed(link: Link, worker: str, endings: Sequence[tuple[str, int]]) -> None:
     """Ends of sessions that were carried out."""
     for batch in batches(endings, BATCH):
-        await link.call("closed", worker, *(word for ending in batch for word in ending))
+        await _CLOSED(link, (word for ending in batch for word in ending), worker=worker)
 
 
 async def fate(link: Link, session: str, worker: str, generation: int) -> str:
@@ -279,23 +265,23 @@ async def claim(link: Link, worker: str, lease: int, floor: int, copies: Sequenc
     flat: list[str | int] = []
     for copy in copies:
         flat += (copy.session, copy.generation, copy.signature, copy.state, copy.turn, copy.fence, copy.key)
-        flat.append(int(copy.counts))
-    return [text(word) for word in await link.call("claim", worker, lease, floor, *flat)]
+        flat.append(int(copy.stamped))
+    return [text(word) for word in await _CLAIM(link, flat, worker=worker, lease=lease, floor=floor)]
 
 
 async def disown(link: Link, worker: str, copies: Sequence[tuple[str, int]]) -> int:
     dropped = 0
     for batch in batches(copies, BATCH):
-        dropped += int(await link.call("disown", worker, *(word for copy in batch for word in copy)))
+        dropped += int(await _DISOWN(link, (word for copy in batch for word in copy), worker=worker))
     return dropped
 
 
 async def drain(link: Link, worker: str, instance: str = "") -> bool:
-    return bool(await link.call("drain", worker, instance))
+    return bool(await _DRAIN(link, worker=worker, instance=instance))
 
 
 async def deregister(link: Link, worker: str, instance: str) -> bool:
-    return bool(await link.call("deregister", worker, instance))
+    return bool(await _DEREGISTER(link, worker=worker, instance=instance))
 
 
 async def set_limits(link: Link, limits: Limits | None, only: Iterable[str] | None = None) -> None:
@@ -306,12 +292,25 @@ async def set_limits(link: Link, limits: Limits | None, only: Iterable[str] | No
         values = {"room": limits.room, "worker": limits.worker, "idle_ttl": ttl, "memory": limits.memory}
         named = {name: "none" if value is None else str(value) for name, value in values.items()}
     chosen = [(name, value) for name, value in named.items() if only is None or name in set(only)]
-    await link.call("set_limits", *(word for pair in chosen for word in pair))
+    await _SET_LIMITS(link, (word for pair in chosen for word in pair))
 
 
 def _ms(seconds: float) -> int:
     """Milliseconds for a script; never zero, which would mean something else."""
     return max(1, round(seconds * 1000))
+
+
+async def pages(link: Link, index: str, limit: int | None = None) -> AsyncIterator[list[str]]:
+    """The names in a sorted set of ticks, lowest first, a page at a time and none twice; at most `limit`."""
+    after, left = "-inf", limit
+    while left is None or left > 0:
+        count = PAGE if left is None else min(PAGE, left)
+        flat = await link.read("ZRANGEBYSCORE", index, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, count)
+        if not flat:
+            return
+        yield [text(name) for name in flat[::2]]
+        after = text(flat[-1])
+        left = None if left is None else left - len(flat) // 2
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

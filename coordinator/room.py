@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -17,8 +17,6 @@ from coordinator.link import AsyncLink, Link, SyncLink, run
 from coordinator.names import mode_name, reason_name, session_name, signature_name, worker_name
 from coordinator.scripts import Script
 from coordinator.settings import Settings
-
-_PAGE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +89,12 @@ class AsyncCoordinator:
         await self.close()
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._link.disconnect()
 
     async def sessions(self, limit: int | None = None) -> list[Session]:
         """Sessions with a copy, oldest first, then those being built; at most `limit`."""
         keys, found = self._link.keys, list[Session]()
-        async for names in self._pages(keys.lru, limit):
+        async for names in ops.pages(self._link, keys.lru, limit):
             found += await self._describe(names)
         if limit is None or len(found) < limit:
             busy = [text(name) for name in await self._link.read("ZRANGE", keys.leases, 0, (limit or 0) - 1)]
@@ -193,25 +191,12 @@ class AsyncCoordinator:
         """Everything in an index, then what is being built and is in none."""
         mode_name(mode), reason_name(reason)
         count = 0
-        names = [name async for page in self._pages(index, None) for name in page]
+        names = [name async for page in ops.pages(self._link, index) for name in page]
         names += [text(name) for name in await self._link.read("ZRANGE", self._link.keys.leases, 0, -1)]
         for batch in ops.batches(list(dict.fromkeys(names)), ops.BATCH):
             evicted, marked = await ops.evict_many(self._link, batch, mode, reason, signature=signature, worker=worker)
             count += evicted + marked
         return count
-
-    async def _pages(self, index: str, limit: int | None) -> AsyncIterator[list[str]]:
-        """The names in a sorted set of ticks, lowest first, a page at a time and none twice."""
-        after, left = "-inf", limit
-        while left is None or left > 0:
-            count = _PAGE if left is None else min(_PAGE, left)
-            command = ("ZRANGEBYSCORE", index, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, count)
-            flat = await self._link.read(*command)
-            if not flat:
-                return
-            yield [text(name) for name in flat[::2]]
-            after = text(flat[-1])
-            left = None if left is None else left - len(flat) // 2
 
     async def _describe(self, names: Sequence[str]) -> list[Session]:
         keys = self._link.keys

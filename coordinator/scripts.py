@@ -1,7 +1,7 @@
 """The Lua scripts: found, put together from their includes, and known by their digest.
 
 A line `-- include: lib/name` stands for that file; each file comes in once, before the script that asks for it, and a
-cycle is an error.
+cycle is an error. Each script opens with its contract, which is read as well (see `Contract`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from functools import cache
 from pathlib import Path
 
 _INCLUDE = re.compile(r"^-- include: (\S+)\n", re.MULTILINE)
+_ARGV = re.compile(r"^-- ARGV.*(?:\n--  .*)*", re.MULTILINE)
+_NUMBERED = re.compile(r"  (\d+) (\w+)")
+_REPEATED = re.compile(r"  then (\w+(?:, \w+)*) … : at most (\w+)")
+_BATCH = re.compile(r"^local BATCH = (\d+)$", re.MULTILINE)
 
 NAMES = (
     "begin", "commit", "end", "abandon", "rebind", "interrupt",
@@ -65,6 +69,42 @@ def load(name: str, change: Callable[[str, str], str] | None = None) -> Script:
         return "".join(parts) + _INCLUDE.sub("", body).strip() + "\n"
 
     return Script(name, read(name, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What the comment on top of a script says of its ARGV: `1 session  2 turn: its id`, each number with its name, and
+    perhaps `then session, generation … : at most BATCH pairs` behind."""
+
+    arguments: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
+    most: int = 0  #: how often those that repeat may come in one call
+
+
+def contract(name: str) -> Contract:
+    """The contract of one script, from its own file."""
+    comment = (folder() / f"{name}.lua").read_text().split("\nlocal ")[0]
+    section = _ARGV.search(comment)
+    if not section:
+        raise ValueError(f"{name}.lua does not say its ARGV")
+    said = section[0].replace("\n--", "  ")
+    numbered = _NUMBERED.findall(said)
+    if [int(number) for number, _ in numbered] != list(range(1, len(numbered) + 1)):
+        raise ValueError(f"{name}.lua does not number its ARGV from 1")
+    arguments = tuple(argument for _, argument in numbered)
+    rest = _REPEATED.search(said)
+    if not rest:
+        return Contract(arguments)
+    return Contract(arguments, tuple(rest[1].split(", ")), int(rest[2]) if rest[2].isdecimal() else batch_size())
+
+
+@cache
+def batch_size() -> int:
+    """How many sessions go into one call (rule 13), as `lib/batch.lua` says."""
+    found = _BATCH.search((folder() / "lib" / "batch.lua").read_text())
+    if not found:
+        raise ValueError("lib/batch.lua does not say how many sessions go into one call")
+    return int(found[1])
 
 
 @cache

@@ -3,11 +3,12 @@
 -- up. The turn id is spent, so that a begin still on its way cannot take the lease behind us.
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 session  2 turn id  3 lease key ('': the session)  4 '1': idle time counts for the copy
---          5 the caller's cap for the worker ('': none)  6 and for the room  7 ms for which the turn id stays spent
+-- ARGV     1 session  2 turn: its id  3 key: lease key ('': the session)
+--          4 stamped: '1' if idle time counts for the copy  5 worker_cap: the caller's ('': none)  6 room_cap: likewise
+--          7 spent: ms for which the turn id stays so
 -- Returns  'abandoned' | 'over' : a hard eviction was waiting for this build: the caller ends the session
 -- include: lib/both_caps
--- include: lib/claims
+-- include: lib/free
 -- include: lib/drop
 -- include: lib/lease
 -- include: lib/leave
@@ -15,7 +16,7 @@
 -- include: lib/record
 -- include: lib/room
 -- include: lib/set_for
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
 local spent = redis.call('GET', prefix .. 'ended:' .. turn)
 if spent then return spent == 'over' and 'over' or 'abandoned' end
@@ -28,7 +29,7 @@ if record.turn == turn then
   local alive = lease_left(room, session, record) > 0
   local mode, reason = string.match(record.evict or '', '^(%l+) (%l+)$')
   if alive then
-    free_claims(room, session, record)
+    free_leases(room, session, record)
     record.turn = false
   end
   if not alive then

@@ -1,10 +1,10 @@
 -- Ask for a turn on a session (rules 3, 4, 6, 7, 8, 9, 11a, 15).
 --
 -- KEYS[1]  the room's prefix, `greenroom:{<room>}:`
--- ARGV     1 session  2 worker  3 turn id  4 signature  5 generation of the caller's copy ('0': none)
---          6 lease, ms  7 floor: highest fence the caller has seen  8 lease key ('': the session)
+-- ARGV     1 session  2 worker  3 turn: its id  4 signature  5 generation: of the caller's copy ('0': none)
+--          6 lease, ms  7 floor: highest fence the caller has seen  8 key: lease key ('': the session)
 --          9 queue, ms: for how long a place in line lasts unless the caller asks again (0: do not wait)
---          10 '1': affinity
+--          10 affinity: '1' if the turn would rather go where the agent is than have it moved here
 -- Returns  {'hit', fence, generation} | {'build', fence, snapshot or ''} : the lease is taken
 --          {'busy', why, worker, ms left, ms it has run, how many wait before, generation} : why is 'turn'; 'queue' or
 --          'grace' (no worker); or 'closing': that worker ends the session's last life first, maybe the caller
@@ -15,7 +15,7 @@
 -- include: lib/drop
 -- include: lib/ending_of
 -- include: lib/grace
--- include: lib/holder
+-- include: lib/lease_on
 -- include: lib/join
 -- include: lib/lease
 -- include: lib/leave
@@ -25,22 +25,22 @@
 -- include: lib/room
 -- include: lib/take
 -- include: lib/tick
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local session, worker, turn, signature, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local lease, floor, queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9])
+local lease, floor, queue = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9])
 local key = ARGV[8] ~= '' and ARGV[8] ~= session and ARGV[8] or nil
-if not (lease and lease > 0 and floor and floor >= 0 and floor < 2 ^ 53 - 2 ^ 40 and queue_ms) then
+if not (lease and lease > 0 and floor and floor >= 0 and floor < 2 ^ 53 - 2 ^ 40 and queue) then
   return redis.error_reply('BADARG begin')
 end
 local prefix, names = room.prefix, { session, key }
 
 -- Take a place in line, and say who is in the way and how many are before us.
 local function busy(why, who, left, since, ending)
-  if queue_ms > 0 then join_queue(room, names, turn, worker, queue_ms, next_tick(room, floor)) end
+  if queue > 0 then join_queue(room, names, turn, worker, queue, next_tick(room, floor)) end
   local ahead = 0
   for _, name in ipairs(names) do
     local line = prefix .. 'waiting:' .. name
-    ahead = math.max(ahead, queue_ms > 0 and redis.call('ZRANK', line, turn) or redis.call('ZCARD', line))
+    ahead = math.max(ahead, queue > 0 and redis.call('ZRANK', line, turn) or redis.call('ZCARD', line))
   end
   return { 'busy', why, who, left, since and room.ms - since or 0, ahead, ending or '0' }
 end
@@ -69,8 +69,8 @@ end
 
 local queued = false
 for _, name in ipairs(names) do
-  local held, holding, left = holder(room, name)
-  if held then return busy('turn', holding.worker, left, holding.since) end
+  local whose, theirs, left = lease_on(room, name)
+  if whose then return busy('turn', theirs.worker, left, theirs.since) end
   local first = head_waiter(room, name)
   if first and first ~= turn then return busy('queue', '', 0) end
   queued = queued or first == turn
@@ -90,7 +90,7 @@ if not hit and record.worker then
   drop_copy(room, session, record, 'soft', reason)
   if reason == 'moved' then redis.call('HINCRBY', prefix .. 'counters', 'moves', 1) end
 end
-take_claims(room, session, key, room.ms + lease)
+take_leases(room, session, key, room.ms + lease)
 local name = prefix .. 'session:' .. session
 local since = string.format('%.0f', room.ms)
 if hit then

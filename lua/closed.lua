@@ -1,11 +1,11 @@
 -- Hard closes and ends of sessions that were carried out, or given up on: their sessions may begin anew (rule 11a).
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 worker  then session, generation … as in `closing` : 64 pairs at most
+-- ARGV     1 worker  then session, generation … : at most BATCH pairs, as in `closing`
 -- Returns  how many were still to be done
 -- include: lib/queue
 -- include: lib/room
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local closing, closed = KEYS[1] .. 'closing', 0
 for i = 2, #ARGV, 2 do
   if redis.call('HGET', closing, ARGV[i]) == ARGV[1] .. ' ' .. ARGV[i + 1] then

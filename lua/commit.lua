@@ -1,7 +1,7 @@
 -- The agent is built: its copy enters the room (rule 5). Then the caps are enforced.
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 session  2 turn id  3 the caller's cap for the worker ('': none)  4 and for the room
+-- ARGV     1 session  2 turn: its id  3 worker_cap: the caller's ('': none)  4 room_cap: likewise
 -- Returns  {over, more} : how far over a cap the room stays because of turns, if that is news, else 0;
 --          1 if more is above a cap than a call may look at: the caller goes on with `maintain`
 -- Errors   LOST : the turn's lease ran out, or was never given; UNKNOWNWORKER : join again and repeat
@@ -12,7 +12,7 @@
 -- include: lib/room
 -- include: lib/tick
 -- include: lib/turn
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local session, turn = ARGV[1], ARGV[2]
 local record = current_turn(room, session, turn)
 if not record then return refuse_turn(room, turn) end

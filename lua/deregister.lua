@@ -7,7 +7,7 @@
 -- Events   'gone'
 -- include: lib/remove_worker
 -- include: lib/room
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local worker, prefix = ARGV[1], KEYS[1]
 if redis.call('HGET', prefix .. 'worker:' .. worker, 'instance') ~= ARGV[2] then return 0 end
 if redis.call('ZCARD', prefix .. 'held:' .. worker) > 0 then

@@ -2,14 +2,14 @@
 -- nothing mid-turn: what came since is not ours to drop.
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 worker  then session, generation … : 64 pairs at most
+-- ARGV     1 worker  then session, generation … : at most BATCH pairs
 -- Returns  how many were dropped
 -- Events   'lost'
 -- include: lib/drop
 -- include: lib/lease
 -- include: lib/record
 -- include: lib/room
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local dropped = 0
 for i = 2, #ARGV, 2 do
   local record = read_record(room, ARGV[i])

@@ -7,7 +7,7 @@
 -- include: lib/journal
 -- include: lib/message
 -- include: lib/room
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local worker, name = ARGV[1], KEYS[1] .. 'worker:' .. ARGV[1]
 local there = redis.call('HMGET', name, 'state', 'instance')
 if not there[1] or (ARGV[2] ~= '' and ARGV[2] ~= there[2]) then return 0 end

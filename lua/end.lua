@@ -1,23 +1,25 @@
 -- The turn is over: give up its claims, touch the session or carry out an eviction, enforce the caps (rules 5, 6, 11).
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 session  2 turn id  3 '1': the agent keeps an activity timestamp, so idle time counts for it
---          4 '<mode> <reason>' of an eviction the turn itself wants ('': none)
---          5 the caller's cap for the worker ('': none)  6 and for the room
---          7 snapshot ('': as before; msgpack's nil: none)  8 its time to live, ms  9 ms for which this answer is kept
+-- ARGV     1 session  2 turn: its id
+--          3 stamped: '1' if the agent keeps an activity timestamp, so that idle time counts for it
+--          4 evict: '<mode> <reason>' of an eviction the turn itself wants ('': none)
+--          5 worker_cap: the caller's ('': none)  6 room_cap: likewise
+--          7 snapshot ('': as before; msgpack's nil: none)  8 ttl: the snapshot's, ms
+--          9 spent: ms for which this answer is kept
 -- Returns  {mode, reason, over, more} : how the copy is to be released ('', '': it stays); over and more as in commit
 -- Errors   LOST : the turn's lease ran out, was never given, or its agent was never committed;
 --          UNKNOWNWORKER : join again and repeat; BADARG
 -- Events   'evicted', 'over-cap'
 -- include: lib/both_caps
--- include: lib/claims
+-- include: lib/free
 -- include: lib/drop
 -- include: lib/room
 -- include: lib/set_for
 -- include: lib/snapshot
 -- include: lib/tick
 -- include: lib/turn
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
 if not (tonumber(ARGV[8]) and tonumber(ARGV[9]) and (ARGV[4] == '' or string.match(ARGV[4], '^%l+ %l+$'))) then
   return redis.error_reply('BADARG end')
@@ -31,7 +33,7 @@ if not record or record.state ~= 'live' then
   return { mode, reason, 0, 0 }
 end
 
-free_claims(room, session, record)
+free_leases(room, session, record)
 record.turn = false
 local wanted = record.evict or ARGV[4]
 if string.sub(ARGV[4], 1, 4) == 'hard' then wanted = ARGV[4] end

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 mode  2 reason  3 signature ('': any)  4 worker ('': any)
---          5 'mark' or 'skip' sessions that are mid-turn  then 64 sessions at most
+--          5 mid_turn: 'mark' or 'skip' sessions that are  then session … : at most BATCH
 -- Returns  {evicted, marked}
 -- Errors   BADARG
 -- Events   'evicted'
@@ -10,7 +10,7 @@
 -- include: lib/lease
 -- include: lib/record
 -- include: lib/room
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local mode, reason, signature, worker, skip = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == 'skip'
 if not string.match(mode .. ' ' .. reason, '^%l+ %l+$') then return redis.error_reply('BADARG evict_many') end
 local count = { evicted = 0, marked = 0 }

@@ -7,7 +7,7 @@
 -- include: lib/message
 -- include: lib/record
 -- include: lib/room
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local record = read_record(room, ARGV[1])
 if lease_left(room, ARGV[1], record) == 0 then return '' end
 send(room, record.worker, ARGV[1], 'interrupt', 'fence', record.fence)

@@ -2,25 +2,27 @@
 -- that nobody carries out. No leader does it: it rides on the workers' beats, at most one a second.
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 steps: 'all' | 'reap' | 'sweep' | 'caps'  2 worker that does it ('': nobody's beat)  3 '1': one a second
---          4 idle time to live, ms ('': none)  5 cap for the worker ('': none)  6 cap for the room
---          7 where the last call left the worker's window, 8 the room's, 9 the ends of sessions ('0': from the start)
+-- ARGV     1 steps: 'all' | 'reap' | 'sweep' | 'caps'  2 worker: who does it ('': nobody's beat)
+--          3 paced: '1' if one a second is enough  4 idle_ttl, ms ('': none)  5 worker_cap ('': none)  6 room_cap
+--          where the last call stopped ('0': from the start):  7 held_from: in the worker's window
+--          8 lru_from: in the room's  9 cursor: in the ends of sessions
 -- Returns  {{name, number …}, {session, generation …}} : `lost` leases that ran out, `gone` dead workers, `idle`
 --          sessions, `capped` copies above a cap, `over` how far over a cap, if that is news; `more` is 1 when there is
 --          more to do; `paced` is 1 when this second's maintenance is another worker's; `held_from`, `lru_from` and
 --          `cursor` are for the next call; then the ends of sessions that are the caller's to carry out
 -- Events   'lost', 'evicted', 'gone', 'over-cap'
+-- include: lib/batch
 -- include: lib/caps
--- include: lib/full
+-- include: lib/free_first
 -- include: lib/maintenance
 -- include: lib/room
 -- include: lib/set_for
-local room = open_room(KEYS[1])
-open_when_full(room)
+local room = this_room(KEYS[1])
+free_first(room)
 local steps, worker, prefix = ARGV[1], ARGV[2], KEYS[1]
 local set = redis.call('HMGET', prefix .. 'settings', 'idle_ttl', 'worker', 'room')
 local done = { lost = 0, gone = 0, idle = 0, capped = 0, over = 0, more = 0, paced = 0, held_from = 0, lru_from = 0 }
-local endings, cursor, budget = {}, '0', 64
+local endings, cursor, budget = {}, '0', BATCH
 
 local function does(step) return steps == 'all' or steps == step end
 

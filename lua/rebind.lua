@@ -2,22 +2,22 @@
 -- wait: it goes before those in line for the new key.
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 session  2 turn id  3 the new lease key
+-- ARGV     1 session  2 turn: its id  3 key: the new lease key
 -- Returns  {'bound'} | {'busy', worker, ms left, ms it has run} : another turn holds that key; the lease stays
 -- Errors   LOST; UNKNOWNWORKER : join again and repeat
--- include: lib/holder
+-- include: lib/lease_on
 -- include: lib/queue
 -- include: lib/room
 -- include: lib/take
 -- include: lib/turn
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local session, turn, key, prefix = ARGV[1], ARGV[2], ARGV[3], KEYS[1]
 local record = current_turn(room, session, turn)
 if not record then return refuse_turn(room, turn) end
 if (record.key or session) == key then return { 'bound' } end
 if key ~= session then
-  local held, holding, left = holder(room, key)
-  if held then return { 'busy', holding.worker, left, room.ms - holding.since } end
+  local whose, theirs, left = lease_on(room, key)
+  if whose then return { 'busy', theirs.worker, left, room.ms - theirs.since } end
 end
 local expiry = redis.call('ZSCORE', prefix .. 'leases', session)
 if record.key then
@@ -27,7 +27,7 @@ if record.key then
   wake(room, record.key)
 end
 if key ~= session then
-  take_claims(room, session, key, expiry)
+  take_leases(room, session, key, expiry)
   redis.call('HSET', prefix .. 'session:' .. session, 'key', key)
 end
 return { 'bound' }

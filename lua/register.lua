@@ -1,7 +1,7 @@
 -- A worker joins the room, or joins it again (rules 8, 15, 18).
 --
 -- KEYS[1]  the room's prefix
--- ARGV     1 worker  2 lease, ms  3 schema version  4 epoch it knows ('': it is new)  5 floor
+-- ARGV     1 worker  2 lease, ms  3 schema: its version  4 known: the epoch it knows ('': it is new)  5 floor
 --          6 address  7 host  8 pid  9 state: up | draining  10 instance: which start of the worker this is
 -- Returns  {'joined', epoch, ms of grace left}
 --          {'taken', ms when its heartbeat runs out, ms left, host, pid} : another instance with this id is alive
@@ -12,7 +12,7 @@
 -- include: lib/left
 -- include: lib/room
 -- include: lib/tick
-local room = open_room(KEYS[1])
+local room = this_room(KEYS[1])
 local worker, lease, schema, known, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], KEYS[1]
 local floor = tonumber(ARGV[5])
 if not (lease and lease > 0 and floor) then return redis.error_reply('BADARG register') end

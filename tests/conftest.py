@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
-from support import no_server
+from support import keys, no_server
 
 from coordinator.private_redis import PrivateRedis, find_server
 
@@ -21,8 +20,21 @@ def server() -> Iterator[PrivateRedis]:
     """A real redis-server for the whole run."""
     if not find_server():
         no_server()
-    with PrivateRedis() as running:
+    with PrivateRedis() as running, redis.Redis.from_url(running.url) as client:
+        keys.lasting.append(client)
         yield running
+        keys.lasting.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_key_without_an_owner() -> Iterator[None]:
+    """Fails a test that leaves a key in Redis that lua/README.md does not list, or that lasts and should not."""
+    keys.watched.clear()
+    yield
+    left = [stray for client in [*keys.watched, *keys.lasting] for stray in keys.strays(client)]
+    for client in keys.lasting:
+        client.flushall()
+    assert left == []
 
 
 @pytest.fixture(params=["fake", "real"])
@@ -36,7 +48,7 @@ def source(backend: str, request: pytest.FixtureRequest) -> Any:
     """What a Worker or Coordinator gets as `redis`: a URL of the real server, or a fakeredis client."""
     if backend == "real":
         return request.getfixturevalue("server").url
-    return fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    return keys.fake()
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
     """A process that holds agents, on one event loop. A plain `build` runs in a thread, an async one on the loop."""
 
     _turn = AsyncTurn
-    _closing: asyncio.Task[None] | None = None
+    _leaving: asyncio.Task[None] | None = None  # asked for from inside a turn
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -83,16 +83,16 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
             return
         if self._io and turns.own_turns(self._engine, self._io):
             self._engine.draining = True
-            self._closing = asyncio.create_task(self.close())
+            self._leaving = asyncio.create_task(self.close())
             return
-        await _whole(self._close())
+        await _whole(self._leave())
 
-    async def _close(self) -> None:
+    async def _leave(self) -> None:
         if self._engine.started:
             await asyncio.get_running_loop().run_in_executor(self._chores, self._engine.leave)
         self._signals.remove()
         if self._io:
-            await self._io.close()
+            await self._io.dismiss()
 
     async def evict(self, session: str, mode: str = "soft", reason: str = "reset") -> bool:
         """Evict a session's agent wherever it is; hard: the session is over. False when nobody holds one."""
@@ -121,9 +121,9 @@ class _LoopIO:
         self._chores = chores
         self._builds = ThreadPoolExecutor(engine.settings.build_threads, "greenroom-build")
 
-    async def close(self) -> None:
+    async def dismiss(self) -> None:
         self._builds.shutdown(wait=False)
-        await self.link.close()
+        await self.link.disconnect()
 
     def me(self) -> Any:
         task = asyncio.current_task()

@@ -153,14 +153,14 @@ class Departures:
         for pool in (self.releases, self.endings, self.interrupts):
             pool.check()
 
-    def drain(self, deadline: float) -> bool:
+    def finish(self, deadline: float) -> bool:
         """Until everything is let go of, and reported, or given up on: at `deadline` (monotonic) at the latest."""
-        drained = True
+        finished = True
         for pool in (self.releases, self.endings):
-            drained = pool.drain(deadline - time.monotonic()) and drained
+            finished = pool.finish(deadline - time.monotonic()) and finished
         while self._unreported and not self.report() and time.monotonic() < deadline:
             time.sleep(0.05)
-        return drained and not self._unreported
+        return finished and not self._unreported
 
     def hurry(self) -> None:
         """The worker leaves: everything that is waiting to be released may start."""

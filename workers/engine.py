@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator import operations as ops
+from coordinator.answers import Evicted
 from coordinator.codec import Message
 from coordinator.errors import (
     AlreadyStarted,
@@ -41,7 +42,7 @@ from workers.departures import Departures
 from workers.lifecycle import Lifecycle
 from workers.listener import Listener
 from workers.reconcile import reconcile
-from workers.turns import Hold, TurnState
+from workers.turns import InUse, TurnState
 from workers.upkeep import Upkeep
 
 logger = logging.getLogger("greenroom.worker")
@@ -82,7 +83,7 @@ class Engine:
         self._wakes: dict[str, Callable[[], None]] = {}
         self._joining = threading.RLock()
         self._leaving = threading.Lock()
-        self._orphans: collections.deque[tuple[str, str, Hold]] = collections.deque()
+        self._orphans: collections.deque[tuple[str, str, InUse]] = collections.deque()
         self._pid = 0
         self._left = False
         self._displaced = False
@@ -107,7 +108,7 @@ class Engine:
             self._join_first()
         except BaseException:
             self._pid = 0
-            run(self.link.close())
+            run(self.link.disconnect())
             raise
         self._listener.start()
         for thread in (self._fence, self._beat, self.upkeep):
@@ -214,13 +215,13 @@ class Engine:
             for copy in self.copies.idle():
                 self.departures.discard(copy.session, copy.generation, "soft", "drain")
             self.departures.hurry()
-            if not self.departures.drain(deadline):
+            if not self.departures.finish(deadline):
                 logger.warning("leaving with releases under way after %.0f s in all", self.settings.leave_for)
             for thread in (self.upkeep, self._beat, self._fence, self._listener):
                 thread.stop(max(1.0, deadline - time.monotonic()))
             self.quietly("deregister", lambda: run(ops.deregister(self.link, self.worker, self.instance)))
             self.departures.stop()
-            run(self.link.close())
+            run(self.link.disconnect())
             atexit.unregister(self.leave)
 
     def quietly(self, what: str, action: Callable[[], Any]) -> None:
@@ -243,7 +244,7 @@ class Engine:
             self.floor = max(self.floor, turn.fence)
             self._turns[turn.id] = weakref.ref(turn)
             self._unfinished.add(turn.id)
-        turn._finalizer = weakref.finalize(turn, self._orphans.append, (turn.id, turn.session, turn._hold))
+        turn._finalizer = weakref.finalize(turn, self._orphans.append, (turn.id, turn.session, turn._in_use))
         turn._finalizer.atexit = False
 
     def untrack(self, turn: TurnState) -> None:
@@ -263,15 +264,15 @@ class Engine:
     def end_orphans(self) -> None:
         """Turns that nobody has hold of any more and that were never ended (H9); their agents cannot be trusted."""
         while self._orphans:
-            turn_id, session, hold = self._orphans.popleft()
+            turn_id, session, in_use = self._orphans.popleft()
             logger.warning("a turn on %r was dropped without its end", session)
             mode = "soft"
             try:
-                mode = run(ops.end(self.link, session, turn_id, self.limits, counts=False, evict="soft lost")).mode
+                mode = run(ops.end(self.link, session, turn_id, self.limits, stamped=False, evict="soft lost")).mode
             except LeaseLost:  # it was still building, or its lease ran out before we came
                 run(ops.abandon(self.link, session, turn_id, self.limits))
             finally:
-                if copy := hold.copy:
+                if copy := in_use.copy:
                     self.departures.discard(copy.session, copy.generation, mode, "lost")
                     self.departures.unpin(copy)
                 self.finished(turn_id)
@@ -303,7 +304,7 @@ class Engine:
         if over:
             logger.warning("over the cap by %d: every candidate for eviction is mid-turn", over)
 
-    def counts_idle(self, copy: Copy) -> bool:
+    def is_stamped(self, copy: Copy) -> bool:
         """Whether idle time counts for this agent."""
         try:
             return self.lifecycle.last_activity(copy.agent) is not None
@@ -369,7 +370,7 @@ class Engine:
         names = [copy.session for copy in self.copies.idle()[:count]]
         return run(ops.evict_many(self.link, names, "soft", reason, worker=self.worker, skip_busy=True))[0]
 
-    def evicted(self, session: str, mode: str, reason: str, answer: ops.Evicted) -> bool:
+    def evicted(self, session: str, mode: str, reason: str, answer: Evicted) -> bool:
         """After an eviction that a caller of ours asked for: what there is to do here."""
         if answer.kind == "evicted" and answer.worker == self.worker:
             self.departures.discard(session, answer.generation, mode, reason)

@@ -5,22 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator import operations as ops
-from coordinator.codec import text
+from coordinator.answers import Claim
 from coordinator.link import run
 from workers.copies import Copy
 
 if TYPE_CHECKING:
     from workers.engine import Engine
 
-#: Copies read at once.
-PAGE = 256
-
 
 def reconcile(engine: Engine) -> None:
     """At the start, at every (re)subscribe, on a timer, and whenever Redis did not know us."""
     claims = [_claim(engine, copy) for copy in engine.copies]
     claims += [
-        ops.Claim(turn.session, turn.fence, turn.signature, "building", turn.id, turn.fence, turn._key, False)
+        Claim(turn.session, turn.fence, turn.signature, "building", turn.id, turn.fence, turn._key, False)
         for turn in engine.turns()
         if turn.fresh and not turn._copy
     ]
@@ -29,17 +26,17 @@ def reconcile(engine: Engine) -> None:
         for claim, verdict in zip(batch, verdicts, strict=True):
             if verdict != "keep":
                 _dismissed(engine, claim, verdict)
-    _disown(engine)
+    run(_disown(engine))
 
 
-def _claim(engine: Engine, copy: Copy) -> ops.Claim:
+def _claim(engine: Engine, copy: Copy) -> Claim:
     turn, fence, key = copy.turn or ("", copy.used, "")
-    state = "open" if copy.unsure and not turn else "live"
-    idle_counts = engine.counts_idle(copy)
-    return ops.Claim(copy.session, copy.generation, copy.signature, state, turn, fence, key, idle_counts)
+    state = "unsure" if copy.unsure and not turn else "live"
+    stamped = engine.is_stamped(copy)
+    return Claim(copy.session, copy.generation, copy.signature, state, turn, fence, key, stamped)
 
 
-def _dismissed(engine: Engine, claim: ops.Claim, mode: str) -> None:
+def _dismissed(engine: Engine, claim: Claim, mode: str) -> None:
     """Redis does not know this copy as ours."""
     for turn in engine.turns():
         if turn.id == claim.turn:
@@ -47,15 +44,10 @@ def _dismissed(engine: Engine, claim: ops.Claim, mode: str) -> None:
     engine.departures.discard(claim.session, claim.generation, mode, "lost")
 
 
-def _disown(engine: Engine) -> None:
+async def _disown(engine: Engine) -> None:
     """What Redis says we hold and we do not."""
-    link, after = engine.link, "-inf"
-    while True:
-        index = link.keys.held(engine.worker)
-        flat = run(link.read("ZRANGEBYSCORE", index, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE))
-        if not flat:
-            return
-        after, names = text(flat[-1]), [text(name) for name in flat[::2]]
-        generations = run(link.read_many([("HGET", link.keys.session(name), "generation") for name in names]))
+    link = engine.link
+    async for names in ops.pages(link, link.keys.held(engine.worker)):
+        generations = await link.read_many([("HGET", link.keys.session(name), "generation") for name in names])
         known = [(name, int(generation or 0)) for name, generation in zip(names, generations, strict=True)]
-        run(ops.disown(link, engine.worker, [copy for copy in known if not engine.copies.holds(*copy)]))
+        await ops.disown(link, engine.worker, [copy for copy in known if not engine.copies.holds(*copy)])

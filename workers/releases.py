@@ -37,7 +37,7 @@ class Releases:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._running: set[_Job] = set()
-        self._open: set[_Job] = set()
+        self._unfinished: set[_Job] = set()
         self._alive = 0
         self.failed = 0
 
@@ -45,7 +45,7 @@ class Releases:
         """Run an action in the background. `what` names it in the log."""
         job = _Job(what, action)
         with self._lock:
-            self._open.add(job)
+            self._unfinished.add(job)
             spawn = self._alive < self._threads and self._stuck() < STUCK
             self._alive += spawn
         self._queue.put(job)
@@ -60,7 +60,7 @@ class Releases:
             late = [job for job in self._running if not job.given_up and now - job.started > self._limit]
             for job in late:
                 job.given_up = True
-                self._open.discard(job)
+                self._unfinished.discard(job)
                 self.failed += 1
             spawn = len(late) if self._stuck() <= STUCK else 0
             self._alive += spawn - len(late)
@@ -80,13 +80,13 @@ class Releases:
         for _ in range(spawn):
             self._spawn()
 
-    def drain(self, seconds: float) -> bool:
+    def finish(self, seconds: float) -> bool:
         """Wait until everything submitted is done or given up on, for so long at most."""
         deadline = time.monotonic() + seconds
         while True:
             self.check()
             with self._lock:
-                waiting = [job.done for job in self._open]
+                waiting = [job.done for job in self._unfinished]
             if not waiting or time.monotonic() > deadline:
                 return not waiting
             try:
@@ -123,7 +123,7 @@ class Releases:
             job.action = _nothing  # it holds the agent, and this frame lives on
             with self._lock:
                 self._running.discard(job)
-                self._open.discard(job)
+                self._unfinished.discard(job)
                 replaced = job.given_up
                 self.failed += error is not None and not replaced
             if not replaced and error is None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from coordinator import operations as ops
+from coordinator.answers import Elsewhere, Ended, Granted
 from coordinator.codec import pack, unpack
 from coordinator.errors import (
     BuildFailed,
@@ -71,7 +72,7 @@ class Waiter(Protocol):
 
 
 @dataclass(slots=True)
-class Hold:
+class InUse:
     """The copy a turn uses. Apart from the turn, so that it can be let go of when the turn itself is gone."""
 
     copy: Copy | None = None
@@ -138,13 +139,13 @@ class TurnState:
         self.lost = False
         self._began = self._renewed = 0.0
         self._owner: Any = None
-        self._hold = Hold()
+        self._in_use = InUse()
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._evict = ""
 
     @property
     def _copy(self) -> Copy | None:
-        return self._hold.copy
+        return self._in_use.copy
 
     @property
     def _names(self) -> set[str]:
@@ -194,7 +195,7 @@ async def enter_turn(engine: Engine, io: IO, turn: TurnState) -> None:
     _begun.set(frozenset(one.id for one in own_turns(engine, io)) | {turn.id})
 
 
-async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, Copy | None]:
+async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[Granted, Copy | None]:
     """Until the turn has its lease. The copy that was offered comes back pinned."""
     deadline = time.monotonic() + turn._wait
     waiter = io.waiter()
@@ -227,14 +228,14 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
             except UnknownWorker as error:
                 joins = await _join(engine, io, joins, error)
                 reply, asked = None, before
-            if isinstance(reply, ops.Granted):
+            if isinstance(reply, Granted):
                 turn.fence, turn.fresh, turn._renewed, turn._owner = reply.fence, reply.fresh, sent, io.me()
                 engine.track(turn)
                 return reply, copy
             if copy:
                 engine.departures.unpin(copy)
                 copy = None
-            if isinstance(reply, ops.Elsewhere):
+            if isinstance(reply, Elsewhere):
                 asked = before
                 raise SessionElsewhere(reply.worker, reply.address)
             if reply is None:
@@ -250,17 +251,17 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[ops.Granted, 
             # No longer than the lease in the way: whoever holds it may be dead, and then nobody wakes us.
             await waiter.wait(min(left, poll, reply.left + 0.01 if reply.left else poll))
     except BaseException as error:
-        counts = copy is not None and engine.counts_idle(copy)
+        stamped = copy is not None and engine.is_stamped(copy)
         if copy:
             engine.departures.unpin(copy)
         if asked and not engine.foreign:
-            await _abandon(engine, io, turn, error, counts)
+            await _abandon(engine, io, turn, error, stamped)
         raise
     finally:
         engine.forget_wake(turn.id)
 
 
-async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, old: Copy | None) -> Copy:
+async def _build(engine: Engine, io: IO, turn: TurnState, granted: Granted, old: Copy | None) -> Copy:
     """Build, and put the copy among ours."""
     if old:  # it is not the session's any more
         engine.departures.discard(old.session, old.generation, "soft", "moved")
@@ -281,11 +282,11 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: ops.Granted, 
 
 async def _give_up(engine: Engine, io: IO, turn: TurnState, copy: Copy | None, error: BaseException) -> None:
     """The turn has its lease and will not open: leaves no lease, and of what it built no record and no agent."""
-    turn._hold.copy = None
+    turn._in_use.copy = None
     engine.untrack(turn)
     over = False
     try:
-        over = await _abandon(engine, io, turn, error, copy is not None and engine.counts_idle(copy))
+        over = await _abandon(engine, io, turn, error, copy is not None and engine.is_stamped(copy))
     finally:
         if copy:
             copy.turn = None
@@ -301,7 +302,7 @@ def _use(turn: TurnState, copy: Copy) -> None:
     """The turn has its agent. The copy remembers whose it is until the turn has ended, and is claimed with it."""
     copy.turn = (turn.id, turn.fence, turn._key)
     copy.used = turn.fence
-    turn._hold.copy = copy
+    turn._in_use.copy = copy
 
 
 async def leave_turn(engine: Engine, io: IO, turn: TurnState, error: BaseException | None) -> None:
@@ -311,17 +312,17 @@ async def leave_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
     copy = turn._copy
     assert copy is not None
     snapshot = b"" if error else await _snapshot(engine, io, copy)  # of a turn that failed the last good one stays
-    counts, told = engine.counts_idle(copy), copy.told
-    turn._hold.copy = None
+    stamped, told = engine.is_stamped(copy), copy.told
+    turn._in_use.copy = None
     engine.untrack(turn)
     evict = turn._evict or ("soft fallback" if error and turn._on_error == "evict" else "")
     evict = evict or ("soft drain" if engine.draining else "")
     if turn.lost:
         snapshot, evict = b"", "soft lost"
 
-    def end() -> Coroutine[Any, Any, ops.Ended]:
+    def end() -> Coroutine[Any, Any, Ended]:
         ttl = int(engine.settings.snapshot_ttl * 1000)
-        named: dict[str, Any] = {"counts": counts, "evict": evict, "snapshot": snapshot, "snapshot_ttl": ttl}
+        named: dict[str, Any] = {"stamped": stamped, "evict": evict, "snapshot": snapshot, "snapshot_ttl": ttl}
         return ops.end(io.link, turn.session, turn.id, engine.limits, **named)
 
     try:
@@ -383,7 +384,7 @@ async def _join(engine: Engine, io: IO, joins: int, error: UnknownWorker) -> int
     return joins + 1
 
 
-async def _trim(engine: Engine, io: IO, ended: ops.Ended) -> None:
+async def _trim(engine: Engine, io: IO, ended: Ended) -> None:
     """What a commit or an end says of the caps. If there is more above one than a call looks at, it is seen to now."""
     over = ended.over
     if ended.more:
@@ -395,10 +396,10 @@ async def _trim(engine: Engine, io: IO, ended: ops.Ended) -> None:
     engine.warn_over(over)
 
 
-async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException, counts: bool = False) -> bool:
+async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException, stamped: bool = False) -> bool:
     """Leave nothing behind; True if the session was reset meanwhile. If Redis was just away, it is asked once only."""
     retry = not isinstance(error, CoordinatorUnavailable)
-    flow = ops.abandon(io.link, turn.session, turn.id, engine.limits, turn._key, counts=counts, retry=retry)
+    flow = ops.abandon(io.link, turn.session, turn.id, engine.limits, turn._key, stamped=stamped, retry=retry)
     try:
         return await io.finish(flow)
     except CoordinatorUnavailable:
@@ -406,7 +407,7 @@ async def _abandon(engine: Engine, io: IO, turn: TurnState, error: BaseException
         return False
 
 
-def _kept(engine: Engine, granted: ops.Granted) -> Any:
+def _kept(engine: Engine, granted: Granted) -> Any:
     """What the last turn kept for a rebuild. One that cannot be read is as good as none."""
     try:
         return unpack(granted.snapshot, engine.settings.snapshot_limit) if granted.snapshot else None

@@ -37,7 +37,7 @@ class Upkeep(Rounds):
             if engine.departures.has_unreported:
                 engine.departures.report()
             engine.end_orphans()
-            self._hold_memory()
+            self._keep_memory_limit()
             if engine.draining:
                 engine.shed(len(engine.copies), "drain")
             self._maintain()
@@ -58,7 +58,7 @@ class Upkeep(Rounds):
         for session, generation in done.endings:
             engine.departures.end_session(session, generation)
 
-    def _hold_memory(self) -> None:
+    def _keep_memory_limit(self) -> None:
         """Over the memory limit: shed idle agents in small batches, oldest first, and say so."""
         engine = self._engine
         limit = self._limit()

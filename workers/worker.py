@@ -67,7 +67,7 @@ class Worker(BaseWorker["_ThreadIO", Turn]):
         self._engine.leave()
         self._signals.remove()
         if self._io:
-            run(self._io.link.close())
+            run(self._io.link.disconnect())
 
     def evict(self, session: str, mode: str = "soft", reason: str = "reset") -> bool:
         """Evict a session's agent wherever it is; hard: the session is over. False when nobody holds one."""

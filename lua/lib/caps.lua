@@ -1,3 +1,4 @@
+-- include: lib/batch
 -- include: lib/drop
 -- include: lib/journal
 -- include: lib/record
@@ -15,7 +16,7 @@ local function enforce_cap(room, index, cap, from, most)
   end
   local dropped, at = 0, from
   while at < excess - dropped and at < from + 512 and dropped < most do
-    local window = redis.call('ZRANGE', key, at, math.min(at + 64, excess - dropped) - 1)
+    local window = redis.call('ZRANGE', key, at, math.min(at + BATCH, excess - dropped) - 1)
     if #window == 0 then break end
     local leases = redis.call('ZMSCORE', room.prefix .. 'leases', unpack(window))
     for i, session in ipairs(window) do

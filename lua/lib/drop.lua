@@ -1,5 +1,5 @@
 -- include: lib/bury
--- include: lib/claims
+-- include: lib/free
 -- include: lib/journal
 -- include: lib/message
 -- include: lib/order_ending
@@ -16,7 +16,7 @@ local function drop_copy(room, session, record, mode, reason)
   end
   if record.evict and string.sub(record.evict, 1, 4) == 'hard' then mode = 'hard' end
   if record.turn then
-    free_claims(room, session, record)
+    free_leases(room, session, record)
     redis.call('HINCRBY', prefix .. 'counters', 'lost', 1)
   end
   if record.state == 'live' then

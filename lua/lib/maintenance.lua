@@ -1,6 +1,7 @@
+-- include: lib/batch
 -- include: lib/drop
 -- include: lib/ending_of
--- include: lib/holder
+-- include: lib/lease_on
 -- include: lib/lease
 -- include: lib/record
 -- include: lib/remove_worker
@@ -10,8 +11,8 @@
 local function reap_leases(room, budget)
   local leases, lost = room.prefix .. 'leases', 0
   local function settle(key)
-    local held, doomed = holder(room, key)
-    if not held and doomed then lost = lost + 1 end
+    local whose, doomed = lease_on(room, key)
+    if not whose and doomed then lost = lost + 1 end
   end
   local now = string.format('%.0f', room.ms)
   local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, budget)
@@ -64,11 +65,11 @@ local function sweep_idle(room, ttl, budget)
   return #idle
 end
 
--- Ends of sessions that are this worker's to carry out, or were left to nobody or to one that is dead: about 64 of
+-- Ends of sessions that are this worker's to carry out, or were left to nobody or to one that is dead: about BATCH of
 -- them, or all where Redis keeps so few in one piece. It knows which it is at. Returns them, and where to go on from
 -- ('0': all were looked at).
 local function take_endings(room, worker, cursor)
-  local taken, page = {}, redis.call('HSCAN', room.prefix .. 'closing', cursor, 'COUNT', 64)
+  local taken, page = {}, redis.call('HSCAN', room.prefix .. 'closing', cursor, 'COUNT', BATCH)
   for i = 1, #page[2], 2 do
     local session = page[2][i]
     local owner, generation = ending_of(room, session, worker)

@@ -1,3 +1,4 @@
+-- include: lib/batch
 -- include: lib/message
 
 -- First in line for a key, and its worker. A waiter that stopped asking is stale: it is taken out of the queue. After
@@ -13,7 +14,7 @@ local function head_waiter(room, key)
     while stale < #turns and not workers[stale + 1] do stale = stale + 1 end
     if stale > 0 then redis.call('ZREMRANGEBYRANK', queue, 0, stale - 1) end
     if stale < #turns then return turns[stale + 1], workers[stale + 1] end
-    most = 64
+    most = BATCH
   end
   return ''
 end

@@ -1,6 +1,6 @@
 -- Take or prolong a turn's claims: on its session and, if it has one, on its lease key (rule 9). Both stand in
 -- `leases`; `aliases` says which session a lease key is held for. The caller has checked that the turn is entitled.
-local function take_claims(room, session, key, expiry)
+local function take_leases(room, session, key, expiry)
   local leases = room.prefix .. 'leases'
   expiry = string.format('%.0f', expiry)
   if key then

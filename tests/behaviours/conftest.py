@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 from support.company import Company
 from support.fleet import Fleet
+from support.keys import fake
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,7 +48,7 @@ async def fleet(request: pytest.FixtureRequest, room: str) -> AsyncIterator[Flee
     kind, stage, *broken = request.param
     source: Any = None
     if stage == "fake":
-        source = client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+        source = client = fake()
     else:
         source = request.getfixturevalue("server").url
         client = redis.Redis.from_url(source)

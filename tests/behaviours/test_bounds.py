@@ -10,6 +10,7 @@ from support.fleet import CONFIG, Fleet, until
 
 from coordinator import Limits
 from coordinator import operations as ops
+from coordinator.answers import Ended
 
 pytestmark = pytest.mark.processes
 
@@ -85,7 +86,7 @@ async def test_b17_an_eviction_right_behind_the_turns_end(fleet: Fleet, monkeypa
         assert await two.evict("telegram:1")
         await one.settle()
 
-    async def end_then_evict(*arguments: Any, **named: Any) -> ops.Ended:
+    async def end_then_evict(*arguments: Any, **named: Any) -> Ended:
         ended = await end(*arguments, **named)
         if fleet.kind == "async":
             await evict()

@@ -14,6 +14,7 @@ import pytest
 from support import fleet as fleets
 from support.agents import CastLifecycle
 from support.fleet import CONFIG, Fleet, LocalSeat, until
+from support.keys import fake
 
 from coordinator import BuildFailed, CoordinatorUnavailable, LeaseLost, Limits, SessionBusy
 from coordinator import operations as ops
@@ -512,7 +513,7 @@ async def test_h10_also_on_fakeredis(kind: str, room: str) -> None:
     def cut() -> None:
         server.connected = False
 
-    await _busy_then_unreachable(kind, room, fakeredis.FakeRedis(server=server), cut)
+    await _busy_then_unreachable(kind, room, fake(server), cut)
 
 
 async def _busy_then_unreachable(kind: str, room: str, source: Any, cut: Callable[[], None]) -> None:

@@ -67,7 +67,7 @@ def test_a_flow_over_a_sync_link_cannot_suspend() -> None:
 
 def test_the_base_of_links_does_nothing_by_itself() -> None:
     link = Link(Settings())
-    for flow in (link.close(), link._send("PING"), link._pipeline([]), link._pause(1)):
+    for flow in (link.disconnect(), link._send("PING"), link._pipeline([]), link._pause(1)):
         with pytest.raises(NotImplementedError):
             run(flow)
     assert run(link.read_many([])) == []
@@ -79,7 +79,7 @@ def test_scripts_that_redis_forgot_are_sent_again(server: PrivateRedis, room: st
         for _ in range(3):
             client.script_flush()
             register(link)
-        run(link.close())
+        run(link.disconnect())
 
 
 async def test_redis_away_is_tried_again_for_a_while_and_then_said(room: str) -> None:
@@ -93,7 +93,7 @@ async def test_redis_away_is_tried_again_for_a_while_and_then_said(room: str) ->
         await async_link.read("GET", "x")
     with pytest.raises(CoordinatorUnavailable):
         await async_link.call("interrupt", "s")
-    await async_link.close()
+    await async_link.disconnect()
 
 
 def test_a_server_that_comes_back_is_found(room: str) -> None:
@@ -112,7 +112,7 @@ def test_a_server_that_comes_back_is_found(room: str) -> None:
         back.start()
         register(link)
         back.join()
-        run(link.close())
+        run(link.disconnect())
 
 
 def test_wrong_password_and_missing_rights_are_said(server: PrivateRedis, room: str) -> None:
@@ -124,7 +124,7 @@ def test_wrong_password_and_missing_rights_are_said(server: PrivateRedis, room: 
             with pytest.raises(CoordinatorUnavailable, match="refuses this user") as raised:
                 register(link)
             assert password not in str(raised.value)
-            run(link.close())
+            run(link.disconnect())
         admin.execute_command("ACL", "DELUSER", "weak")
 
 

@@ -56,7 +56,7 @@ class Stage:
         turn = self.begin(session, worker, signature)
         run(ops.commit(self.link, session, turn, Limits()))
         if end:
-            run(ops.end(self.link, session, turn, Limits(), counts=True))
+            run(ops.end(self.link, session, turn, Limits(), stamped=True))
         return turn
 
 

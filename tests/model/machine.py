@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from coordinator import operations as ops
+from coordinator.answers import Claim, Granted, Maintenance
 from coordinator.errors import GreenroomError, WorkerExists
 from coordinator.limits import Limits
 from coordinator.link import run
@@ -99,7 +100,7 @@ class RoomMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage.clear()
-        self.model = Room(now=START, ended_ms=self.stage.link.ended_ms)
+        self.model = Room(now=START, spent_ms=self.stage.link.spent_ms)
         self.processes = defaultdict[str, Process](Process)
         self.turns: list[Turn] = []
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
@@ -124,7 +125,7 @@ class RoomMachine(RuleBasedStateMachine):
             answer = "TAKEN"
         except GreenroomError as error:
             answer = str(error.__cause__).split(" ")[0]
-        if isinstance(answer, ops.Maintenance):
+        if isinstance(answer, Maintenance):
             answer.endings.sort()
             expected.endings.sort()
         assert answer == expected, f"{name}{arguments}{named} answered {answer}, not {expected}"
@@ -168,7 +169,7 @@ class RoomMachine(RuleBasedStateMachine):
 
     def do_begin(self, turn: Turn) -> None:
         answer = self.both("begin", **turn.asked)
-        if isinstance(answer, ops.Granted):
+        if isinstance(answer, Granted):
             turn.fence, turn.generation = answer.fence, answer.generation
             turn.state = "building" if answer.fresh else "live"
             process = self.processes[turn.worker]
@@ -189,13 +190,13 @@ class RoomMachine(RuleBasedStateMachine):
             turn.state = "live"
             self.processes[turn.worker].holds[turn.session] = (turn.generation, turn.asked["signature"])
 
-    def do_end(self, turn: Turn, counts: bool = True, evict: str = "", snapshot: bytes = b"") -> None:
+    def do_end(self, turn: Turn, stamped: bool = True, evict: str = "", snapshot: bytes = b"") -> None:
         answer = self.both(
             "end",
             turn.session,
             turn.id,
             self.limits,
-            counts=counts,
+            stamped=stamped,
             evict=evict,
             snapshot=snapshot,
             snapshot_ttl=TTLS[snapshot],
@@ -206,8 +207,8 @@ class RoomMachine(RuleBasedStateMachine):
         if isinstance(answer, str) or answer.mode:
             process.holds.pop(turn.session, None)
 
-    def do_abandon(self, turn: Turn, counts: bool) -> None:
-        self.both("abandon", turn.session, turn.id, self.limits, turn.asked.get("key", ""), counts=counts)
+    def do_abandon(self, turn: Turn, stamped: bool) -> None:
+        self.both("abandon", turn.session, turn.id, self.limits, turn.asked.get("key", ""), stamped=stamped)
         turn.state = "over"
 
     @step(
@@ -232,21 +233,21 @@ class RoomMachine(RuleBasedStateMachine):
         if turn.state == "building":
             self.do_commit(turn)
 
-    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, counts=EITHER, snapshot=SNAPSHOTS)
-    def serve(self, worker: str, session: str, warm: bool, counts: bool, snapshot: bytes) -> None:
+    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, stamped=EITHER, snapshot=SNAPSHOTS)
+    def serve(self, worker: str, session: str, warm: bool, stamped: bool, snapshot: bytes) -> None:
         """A whole turn: what fills a room."""
         turn = self.new_turn(worker, session, warm)
         self.do_begin(turn)
         if turn.state == "building":
             self.do_commit(turn)
         if turn.state == "live":
-            self.do_end(turn, counts, snapshot=snapshot)
+            self.do_end(turn, stamped, snapshot=snapshot)
 
     @step(
-        16, how=("on", "on", "on", "abandon", "rebind"), pick=PICKS, counts=EITHER,
+        16, how=("on", "on", "on", "abandon", "rebind"), pick=PICKS, stamped=EITHER,
         evict=("", "", "", "soft fallback", "hard reset"), snapshot=SNAPSHOTS, key=("c1", "z1", "s4", "s5", ""),
     )  # fmt: skip
-    def turn_goes_on(self, how: str, pick: int, counts: bool, evict: str, snapshot: bytes, key: str) -> None:
+    def turn_goes_on(self, how: str, pick: int, stamped: bool, evict: str, snapshot: bytes, key: str) -> None:
         """A turn that has its lease, as far as its worker knows."""
         if not (turns := self.in_state("building", "live")):
             return
@@ -255,11 +256,11 @@ class RoomMachine(RuleBasedStateMachine):
             if self.both("rebind", turn.session, turn.id, key or turn.session) is None:
                 turn.key = key
         elif how == "abandon":
-            self.do_abandon(turn, counts)
+            self.do_abandon(turn, stamped)
         elif turn.state == "building":
             self.do_commit(turn)
         else:
-            self.do_end(turn, counts, evict, snapshot)
+            self.do_end(turn, stamped, evict, snapshot)
 
     @step(6, how=("ask", "ask", "give up", "die"), pick=PICKS)
     def waiter_goes_on(self, how: str, pick: int) -> None:
@@ -270,7 +271,7 @@ class RoomMachine(RuleBasedStateMachine):
         if how == "ask":
             self.do_begin(turn)
         elif how == "give up":
-            self.do_abandon(turn, counts=False)
+            self.do_abandon(turn, stamped=False)
         elif self.model.waiters.pop(turn.id, None):
             self.stage.forget(f"waiter:{turn.id}")
 
@@ -357,12 +358,12 @@ class RoomMachine(RuleBasedStateMachine):
         holds, copies = self.processes[worker].holds, {}
         for session, (generation, signature) in holds.items():
             used = max(generation, self.processes[worker].used.get(session, 0))
-            copies[session] = ops.Claim(session, generation, signature, "live", "", used, "", counts=True)
+            copies[session] = Claim(session, generation, signature, "live", "", used, "", stamped=True)
         for turn in reversed(self.in_state("building", "live", *(("over",) if late else ()))):
             if turn.worker == worker and turn.fence:
-                copies[turn.session] = ops.Claim(
+                copies[turn.session] = Claim(
                     turn.session, turn.generation, turn.asked["signature"], turn.state.replace("over", "live"),
-                    turn.id, turn.fence, turn.key, counts=True,
+                    turn.id, turn.fence, turn.key, stamped=True,
                 )  # fmt: skip
         answers = self.both("claim", worker, 2_500, self.processes[worker].seen, list(copies.values()))
         for session, answer in zip(copies, answers if isinstance(answers, list) else (), strict=False):
@@ -391,7 +392,7 @@ class RoomMachine(RuleBasedStateMachine):
         if self.losses < 2:
             self.losses += 1
             self.stage.clear()
-            self.model = Room(now=self.model.now, ended_ms=self.stage.link.ended_ms)
+            self.model = Room(now=self.model.now, spent_ms=self.stage.link.spent_ms)
             for worker in (first, second):
                 self.join(worker, "up")
                 self.reconcile(worker, late=False)

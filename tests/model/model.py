@@ -75,7 +75,7 @@ class Room:
     journal: list[tuple[str, str, str]] = field(default_factory=list)  #: event, whose, reason
     sent: list[tuple[str, str, str, str]] = field(default_factory=list)  #: worker, mode, session, detail
     lasts: dict[str, int] = field(default_factory=dict)  #: key with a time to live → ms when it is over
-    ended_ms: int = 30_000  #: how long an end is remembered
+    spent_ms: int = 30_000  #: how long an end is remembered
 
     # -- time (rules 1, 2) ---------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Room:
         turns = [(s, c.lease) for s, c in self.copies.items() if c.lease]
         return {name: lease.expiry for s, lease in turns for name in (s, lease.key) if name}
 
-    def holder(self, name: str) -> Copy | None:
+    def lease_on(self, name: str) -> Copy | None:
         """Whose turn holds a name. A lease that ran out dooms its copy, which goes now (rule 4)."""
         for session, copy in list(self.copies.items()):
             if copy.lease and name in (session, copy.lease.key):
@@ -160,7 +160,7 @@ class Room:
         copy = self.copies.get(session)
         if not copy or not copy.lease or copy.lease.turn != turn:
             return None
-        return copy if self.holder(session) else None
+        return copy if self.lease_on(session) else None
 
     def refuse(self, turn: str) -> Refused:
         """A turn that is not current: lost, or its worker has to join again first (rules 4, 8)."""
@@ -272,7 +272,7 @@ class Room:
 
         names = [session] if key in ("", session) else [session, key]
 
-        def busy(why: str, holding: Copy | None, left: int, ending: tuple[str, int] = ("", 0)) -> Busy:
+        def busy(why: str, theirs: Copy | None, left: int, ending: tuple[str, int] = ("", 0)) -> Busy:
             if queue:
                 tick = self.tick(floor)
                 lapsed = turn not in self.waiters  # a place that lapsed in one line is given up in all
@@ -290,13 +290,13 @@ class Room:
                 places = sorted(self.queues.get(name, {}).items(), key=lambda place: place[1])
                 before = [waiting for waiting, _ in places]
                 ahead = max(ahead, before.index(turn) if queue else len(before))
-            if not holding or not holding.lease:
+            if not theirs or not theirs.lease:
                 return Busy(why, ending[0], left / 1000, 0.0, ahead, ending[1])
-            return Busy(why, holding.worker, left / 1000, (self.ms - holding.lease.since) / 1000, ahead)
+            return Busy(why, theirs.worker, left / 1000, (self.ms - theirs.lease.since) / 1000, ahead)
 
         for name in names:
-            if holding := self.holder(name):
-                return busy("turn", holding, self.left(holding))
+            if theirs := self.lease_on(name):
+                return busy("turn", theirs, self.left(theirs))
             if self.head(name) not in ("", turn):
                 return busy("queue", None, 0)
         copy = self.copies.get(session)  # gone, if its lease had run out
@@ -345,7 +345,7 @@ class Room:
 
     def _spend(self, turn: str, answer: str) -> None:
         self.ended[turn] = answer
-        self.lasts[f"ended:{turn}"] = self.ms + self.ended_ms
+        self.lasts[f"ended:{turn}"] = self.ms + self.spent_ms
 
     def commit(self, session: str, turn: str, limits: Limits) -> Ended:
         copy = self.current(session, turn)
@@ -361,7 +361,7 @@ class Room:
         return Ended(over=self.enforce_caps(copy.worker, limits))
 
     def end(
-        self, session: str, turn: str, limits: Limits, *, counts: bool, evict: str = "", snapshot: bytes = b"",
+        self, session: str, turn: str, limits: Limits, *, stamped: bool, evict: str = "", snapshot: bytes = b"",
         snapshot_ttl: int = 1,
     ) -> Ended:  # fmt: skip
         copy = self.current(session, turn)
@@ -380,12 +380,12 @@ class Room:
             mode = self.drop(session, mode, reason)
             self._spend(turn, f"{mode} {reason}")
             return Ended(mode, reason, self.enforce_caps(copy.worker, limits))
-        copy.tick, copy.active = self.tick(), self.ms if counts else None
+        copy.tick, copy.active = self.tick(), self.ms if stamped else None
         self._save(session, copy, snapshot, snapshot_ttl)
         self._spend(turn, "kept")
         return Ended(over=self.enforce_caps(copy.worker, limits))
 
-    def abandon(self, session: str, turn: str, limits: Limits, key: str = "", *, counts: bool = False) -> bool:
+    def abandon(self, session: str, turn: str, limits: Limits, key: str = "", *, stamped: bool = False) -> bool:
         if turn in self.ended:
             return self.ended[turn] == "over"
         self.leave_queue([session, key], turn)
@@ -402,7 +402,7 @@ class Room:
         elif copy.evict or copy.generation == copy.fence:  # what this turn built goes, even after its commit
             self.drop(session, *(copy.evict or "soft lost").split())
         else:
-            copy.active = self.ms if counts else None
+            copy.active = self.ms if stamped else None
         self.enforce_caps(copy.worker, limits)
         return self.ended[turn] == "over"
 
@@ -413,9 +413,9 @@ class Room:
         old = copy.lease.key
         if (old or session) == key:
             return None
-        if key != session and (holding := self.holder(key)):
-            assert holding.lease
-            return Busy("turn", holding.worker, self.left(holding) / 1000, (self.ms - holding.lease.since) / 1000)
+        if key != session and (theirs := self.lease_on(key)):
+            assert theirs.lease
+            return Busy("turn", theirs.worker, self.left(theirs) / 1000, (self.ms - theirs.lease.since) / 1000)
         copy.lease.key = "" if key == session else key
         if old:
             self.wake(old)
@@ -532,14 +532,14 @@ class Room:
             return "keep"
         if self.closing.get(mine.session) == f"{worker} {mine.generation}":
             return "hard"
-        if not grace or mine.state == "open" or mine.turn in self.ended:
+        if not grace or mine.state == "unsure" or mine.turn in self.ended:
             return "soft"
         if mine.session in self.closing:
             return "soft"
         key = "" if mine.key == mine.session else mine.key
         names = [name for name in (mine.session, key) if name and mine.turn]
         for name in names:
-            self.holder(name)  # what has run out goes
+            self.lease_on(name)  # what has run out goes
         if self.gone.get(mine.session, 0) >= mine.fence:
             return "soft"
         rivals = [mine.session] if mine.session in self.copies else []  # whoever has a name that this turn needs
@@ -553,7 +553,7 @@ class Room:
         self.copies[mine.session] = copy
         if mine.turn:
             copy.lease = Lease(mine.turn, lease, self.ms, self.ms + lease, key)
-        elif mine.counts:
+        elif mine.stamped:
             copy.active = self.ms
         self.note("adopted", mine.session)
         return "keep"
@@ -601,9 +601,9 @@ class Room:
         before = self.counters["lost"]
         names = sorted(self.leases(), key=lambda name: (self.leases()[name], name))
         for name in [name for name in names if self.leases()[name] <= self.ms]:
-            self.holder(name)
+            self.lease_on(name)
         for name in sorted(self.leases(), key=lambda name: (self.leases()[name], name))[: -FURTHEST - 1 : -1]:
-            self.holder(name)
+            self.lease_on(name)
         return self.counters["lost"] - before
 
     def _reap_workers(self, caller: str) -> int:

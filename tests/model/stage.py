@@ -65,7 +65,7 @@ class Stage:
 
     def close(self) -> None:
         self.clear()
-        run(self.link.close())
+        run(self.link.disconnect())
 
     def clear(self) -> None:
         """The room's state is lost."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from support.keys import fake
 
 from coordinator.private_redis import find_server
 from model.machine import SETTINGS, RoomMachine
@@ -47,7 +47,7 @@ CONTROLS = (
         "a skipped candidate is replaced by a newer victim",
         "lib/caps",
         (
-            ("math.min(at + 64, excess - dropped) - 1", "at + 63"),
+            ("math.min(at + BATCH, excess - dropped) - 1", "at + 63"),
             ("while at < excess - dropped and", "while dropped < excess and at < redis.call('ZCARD', key) and"),
             ("elseif dropped < most then", "elseif dropped < most and dropped < excess then"),
             ("if at < excess - dropped then return", "if false then return"),
@@ -97,14 +97,14 @@ CONTROLS = (
         "a copy whose lease ran out is used again",
         "begin",
         (
-            ("holding, left = holder(room, name)\n", "holding, left = free_or_held(room, name)\n"),
+            ("theirs, left = lease_on(room, name)\n", "theirs, left = free_or_leased(room, name)\n"),
             ("local doomed = record.turn and left_to_run == 0", "local doomed = false"),
             (
                 "local queued = false\n",
-                """local function free_or_held(of, name)
+                """local function free_or_leased(of, name)
   local owner = read_record(of, name)
   if owner.turn and lease_left(of, name, owner) == 0 then return nil end
-  return holder(of, name)
+  return lease_on(of, name)
 end
 local queued = false
 """,
@@ -114,7 +114,7 @@ local queued = false
     Control(  # rule 14
         "an evicted copy is adopted again outside grace",
         "claim",
-        (("  elseif grace and ARGV[i + 3] ~= 'open' then\n", "  elseif true then\n"),),
+        (("  elseif grace and ARGV[i + 3] ~= 'unsure' then\n", "  elseif true then\n"),),
     ),
     Control(  # rule 5
         "a slow build enters as old as its begin",
@@ -129,7 +129,7 @@ local queued = false
     Control(  # rule 7
         "who does not wait jumps the queue",
         "begin",
-        (("if first and first ~= turn then", "if queue_ms > 0 and first and first ~= turn then"),),
+        (("if first and first ~= turn then", "if queue > 0 and first and first ~= turn then"),),
     ),
     Control(  # rule 7
         "a stale waiter blocks the line",
@@ -213,7 +213,7 @@ local queued = false
     ),
     Control(  # rule 9
         "a lease key is not freed",
-        "lib/claims",
+        "lib/free",
         (("    redis.call('ZREM', room.prefix .. 'leases', record.key)\n", ""),),
     ),
     Control(  # rule 11
@@ -233,8 +233,8 @@ local queued = false
 def where(request: pytest.FixtureRequest) -> Iterator[tuple[Any, redis.Redis]]:
     """The real server if there is one: it is faster, and one kind of server is enough to see a rule broken."""
     if not find_server():
-        fake = fakeredis.FakeRedis(server=fakeredis.FakeServer())
-        yield fake, fake
+        client = fake()
+        yield client, client
         return
     url = request.getfixturevalue("server").url
     with redis.Redis.from_url(url) as client:

@@ -54,7 +54,7 @@ RULES = {
     "any signature will do": Break("begin", " and record.signature == signature\n", "\n"),
     "nothing is ever warm": Break("begin", "local hit = record.state == 'live'", "local hit = record.state == ''"),
     "stale agents are warm": Break("begin", _HIT, _ADOPTED),
-    "nobody is busy": Break("lib/holder", "then return session, record, left end", "then return end"),
+    "nobody is busy": Break("lib/lease_on", "then return session, record, left end", "then return end"),
     "a lease for ever": Break("lib/left", "if left > 0 and", "if expiry then return 1 end\n  if left > 0 and"),
     "any turn may end": Break("lib/turn", "if record.turn ~= turn then return nil end", ""),
     "lease keys do not count": Break("begin", "= room.prefix, { session, key }", "= room.prefix, { session }"),

@@ -236,7 +236,7 @@ class LocalSeat:
             assert heard.wait(10), "the worker does not listen"
             engine.forget_wake(token)
             for pool in (engine.departures.releases, engine.departures.endings):
-                assert pool.drain(10), "releases do not end"
+                assert pool.finish(10), "releases do not end"
 
         await asyncio.to_thread(wait)
 

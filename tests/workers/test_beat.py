@@ -178,7 +178,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 def test_over_its_memory_limit_a_worker_sheds_idle_agents(start: Start, memory: dict[str, int], caplog: Any) -> None:
     worker = start(lease=60.0, limits=Limits(memory=1000))
-    look = worker._engine.upkeep._hold_memory  # what a round of upkeep does about it; the next is far away
+    look = worker._engine.upkeep._keep_memory_limit  # what a round of upkeep does about it; the next is far away
     with worker.turn("s0"):
         for number in range(1, 17):
             with worker.turn(f"s{number}"):

@@ -17,6 +17,7 @@ from support.proxy import Proxy
 
 from coordinator import Coordinator, CoordinatorUnavailable, LeaseLost, Limits
 from coordinator import operations as ops
+from coordinator.answers import Granted
 from coordinator.link import run
 from coordinator.private_redis import PrivateRedis
 from coordinator.settings import Settings
@@ -36,13 +37,13 @@ def test_two_that_wait_for_two_names_never_block_each_other(look: Coordinator, c
         named = {"worker": "w", "signature": "x", "generation": 0, "lease": 60_000, "queue": 60_000}
         return run(ops.begin(link, session=session, turn=turn, key=key, **named))  # type: ignore[arg-type]
 
-    assert isinstance(ask("K", "holder"), ops.Granted)
+    assert isinstance(ask("K", "holder"), Granted)
     ask("S", "a", "K"), ask("S", "b", "K")
     client.delete(f"greenroom:{{{room}}}:waiter:a")  # a stalls past its place
     ask("S", "b", "K"), ask("S", "a", "K")
     run(ops.abandon(link, "K", "holder", Limits()))
     answers = [ask("S", "b", "K"), ask("S", "a", "K")]
-    assert isinstance(answers[0], ops.Granted), answers
+    assert isinstance(answers[0], Granted), answers
 
 
 class Remembering(Agent):
@@ -242,7 +243,7 @@ def test_an_interrupt_that_comes_late_does_not_hit_the_next_turn(start: Start) -
         wait_until(lambda: worker._engine.departures.interrupts._queue.qsize() == 1)
     with worker.turn("s") as turn:
         gates[0].set()
-        assert worker._engine.departures.interrupts.drain(10)
+        assert worker._engine.departures.interrupts.finish(10)
         assert len(hit) == 2, "the turn it was meant for is over"
         assert not turn.lost
     for blocker in blockers:

@@ -237,8 +237,8 @@ def test_a_room_whose_leases_do_not_exclude_goes_red(
 
     def change(path: str, body: str) -> str:
         rule = "if left > 0 then return session, record, left end"
-        assert path != "lib/holder" or rule in body
-        return body.replace(rule, "") if path == "lib/holder" else body
+        assert path != "lib/lease_on" or rule in body
+        return body.replace(rule, "") if path == "lib/lease_on" else body
 
     broken = {name: scripts.load(name, change) for name in scripts.NAMES}
     monkeypatch.setenv("GREENROOM_REDIS_SERVER", "/nonexistent")

@@ -32,7 +32,7 @@ def test_evictions_during_a_reconnect_are_found(start: Start, look: Coordinator,
             mute(client)
         look.evict(f"s{number}", mode="hard" if number % 4 else "soft")
     wait_until(lambda: len(worker.resident) == 75, what="what was evicted while nobody listened is released")
-    assert worker._engine.departures.drain(time.monotonic() + 20)
+    assert worker._engine.departures.finish(time.monotonic() + 20)
     for number, agent in enumerate(agents):
         expected = (0, 0) if number % 2 else (0, 1) if number % 4 else (1, 0)
         assert (agent.released, agent.closed) == expected, f"s{number}"

@@ -28,6 +28,7 @@ from coordinator import (
     WorkerNotRunning,
 )
 from coordinator import operations as ops
+from coordinator.answers import Ended, Granted, Maintenance
 from coordinator.link import Link, SyncLink, run
 from coordinator.private_redis import PrivateRedis
 from coordinator.settings import Settings
@@ -108,10 +109,10 @@ def test_no_caller_ever_sees_that_redis_forgot_the_worker(start: Start, monkeypa
 def test_what_else_a_worker_does_delays_no_renewal(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, held = threading.Event(), threading.Event()
 
-    async def slow(*arguments: Any, **named: Any) -> ops.Maintenance:
+    async def slow(*arguments: Any, **named: Any) -> Maintenance:
         held.set()
         gate.wait(20)
-        return ops.Maintenance()
+        return Maintenance()
 
     monkeypatch.setattr(ops, "maintain", slow)
     worker = start(lease=1.5)
@@ -189,10 +190,10 @@ class Room:
         return run(ops.begin(self.link, session=session, signature="x", **named))
 
     def hold(self, session: str, limits: Limits, end: bool = True) -> Any:
-        assert isinstance(self.begin(session), ops.Granted)
+        assert isinstance(self.begin(session), Granted)
         turn = f"w/{self.turns}"
         run(ops.commit(self.link, session, turn, limits))
-        return run(ops.end(self.link, session, turn, limits, counts=True)) if end else turn
+        return run(ops.end(self.link, session, turn, limits, stamped=True)) if end else turn
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ def stage(source: Any, room: str) -> Any:
     one = Room(source, room)
     one.join("w")
     yield one
-    run(one.link.close())
+    run(one.link.disconnect())
 
 
 def test_the_whole_excess_window_is_looked_at(stage: Room, client: redis.Redis) -> None:
@@ -211,7 +212,7 @@ def test_the_whole_excess_window_is_looked_at(stage: Room, client: redis.Redis) 
         stage.hold(f"idle:{number}", none)
     stage.hold("last", cap)
     assert client.zcard(stage.link.keys.lru) == 84, "80 above the cap: 64 of them mid-turn, 16 idle"
-    assert run(ops.end(stage.link, "busy:0", busy[0], cap, counts=True)) == ops.Ended()
+    assert run(ops.end(stage.link, "busy:0", busy[0], cap, stamped=True)) == Ended()
     assert client.zcard(stage.link.keys.lru) == 83
 
 
@@ -229,7 +230,7 @@ def test_more_than_a_call_may_drop_is_seen_to_before_the_next_turn(start: Start,
 def test_nobody_jumps_a_queue_with_many_stale_places(stage: Room, client: redis.Redis) -> None:
     for line in (64, 1200):
         session = f"s{line}"
-        assert isinstance(stage.begin(session), ops.Granted)
+        assert isinstance(stage.begin(session), Granted)
         holder = f"w/{stage.turns}"
         first = stage.turns + 1
         for _ in range(line):
@@ -240,7 +241,7 @@ def test_nobody_jumps_a_queue_with_many_stale_places(stage: Room, client: redis.
         run(ops.abandon(stage.link, session, holder, Limits()))
         answers = [stage.begin(session) for _ in range(3)]
         assert [answer.why for answer in answers] == ["queue"] * 3, "wait=0 never jumps"
-        assert isinstance(stage.begin(session, turn=f"live-{line}", queue=60_000), ops.Granted)
+        assert isinstance(stage.begin(session, turn=f"live-{line}", queue=60_000), Granted)
 
 
 def test_a_refusal_costs_one_script_and_leaves_no_key(

@@ -87,9 +87,9 @@ class TestReleases:
         for number in range(12):
             releases.submit(f"job {number}", work)
         wait_until(lambda: len(most) == 3)
-        assert not releases.drain(0.1)
+        assert not releases.finish(0.1)
         gate.set()
-        assert releases.drain(10)
+        assert releases.finish(10)
         assert max(most) == 3
         assert len(most) == 12
         releases.stop()
@@ -98,7 +98,7 @@ class TestReleases:
         releases, gate, done = Releases(1, 0.1), threading.Event(), []
         stuck = releases.submit("the stuck one", lambda: gate.wait(10) and None)
         releases.submit("the next", lambda: done.append(1))
-        assert releases.drain(10)
+        assert releases.finish(10)
         assert done == [1]
         assert isinstance(stuck.exception(), TimeoutError)
         assert releases.failed == 1
@@ -106,7 +106,7 @@ class TestReleases:
         gate.set()
         wait_until(lambda: not releases._running)
         releases.submit("another", lambda: done.append(2))
-        assert releases.drain(10)
+        assert releases.finish(10)
         assert done == [1, 2]
         releases.stop()
 
@@ -117,18 +117,18 @@ class TestReleases:
         for number in range(10):
             releases.submit(f"job {number}", lambda: gate.wait(10) and None)
         for number in range(20):
-            releases.drain(0.05)
+            releases.finish(0.05)
             releases.submit(f"late job {number}", lambda: gate.wait(10) and None)
         assert threading.active_count() - before <= 4
         gate.set()
-        assert releases.drain(10), "when the stuck ones are through, the queue is served"
+        assert releases.finish(10), "when the stuck ones are through, the queue is served"
         releases.stop()
 
     def test_one_that_raises_is_counted(self, caplog: Any) -> None:
         releases = Releases(1, 10)
         failed = releases.submit("the bad one", lambda: 1 / 0 and None)
         assert isinstance(failed.exception(10), ZeroDivisionError)
-        assert releases.drain(10)
+        assert releases.finish(10)
         assert releases.failed == 1
         assert "the bad one failed" in caplog.text
         releases.stop()

@@ -4,7 +4,7 @@
 
 -- Whose turn holds a key: the session, its record and the milliseconds left; or nil when the key is free. A lease that
 -- ran out without its end dooms its copy (rule 4): it is dropped here, the key is free, and the second value is true.
-local function holder(room, key)
+local function lease_on(room, key)
   local leases, aliases = room.prefix .. 'leases', room.prefix .. 'aliases'
   if not redis.call('ZSCORE', leases, key) then return nil end
   local session, record = key, read_record(room, key)

@@ -1,7 +1,7 @@
 -- include: lib/queue
 
 -- Give up a turn's claims and wake the next in line. Opens with a write that frees (rule 17).
-local function free_claims(room, session, record)
+local function free_leases(room, session, record)
   redis.call('ZREM', room.prefix .. 'leases', session)
   wake(room, session)
   if record.key and redis.call('HGET', room.prefix .. 'aliases', record.key) == session then
