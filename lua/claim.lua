@@ -3,9 +3,9 @@
 --
 -- KEYS[1]  the room's prefix
 -- ARGV     1 worker  2 lease, ms  3 floor
---          then session, generation, signature, state, turn, fence, key, stamped … : at most BATCH copies, oldest first;
---          state 'unsure': whether its last turn's end was accepted is not known, so it is not entered again;
---          turn: its id ('': idle); stamped: '1' if idle time counts
+--          then session, generation, signature, state, turn, fence, key, stamped … : at most BATCH copies, the
+--          oldest first; state 'unsure': whether its last turn's end was accepted is not known, so it is not
+--          entered again; turn: its id ('': idle); stamped: '1' if idle time counts
 -- Returns  for each copy 'keep' | 'soft' | 'hard' : release it that way
 -- Errors   UNKNOWNWORKER : join first
 -- Events   'adopted'; 'moved' or 'lost' of a copy with a lower fence

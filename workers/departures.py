@@ -45,6 +45,7 @@ class Departures:
         self._leaving = threading.RLock()  # between taking a copy out and handing it on
         self._ours: set[Ending] = set()  # to be carried out here, or carried out and not reported yet
         self._unreported: set[Ending] = set()  # of those: done, or given up on
+        self._refused = False  # the last report was, and that was said
 
     # -- copies
 
@@ -136,8 +137,11 @@ class Departures:
         try:
             run(ops.closed(self.link, self._worker, endings))
         except GreenroomError as error:
-            logger.warning("could not report a session's end, will again: %s", error)
+            if not self._refused:
+                logger.warning("could not report a session's end, trying again: %s", error)
+            self._refused = True
             return False
+        self._refused = False
         self._unreported.difference_update(endings)
         self._ours.difference_update(endings)
         return True

@@ -16,6 +16,8 @@ from support.company import Company
 from support.fleet import Fleet
 from support.keys import fake
 
+from coordinator.private_redis import PrivateRedis
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "processes: also with the workers in separate processes")
@@ -60,3 +62,10 @@ async def fleet(request: pytest.FixtureRequest, room: str) -> AsyncIterator[Flee
     finally:
         await fleet.close()
         client.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[PrivateRedis]:
+    """A redis-server that a test may kill, or turn against its workers."""
+    with PrivateRedis() as running:
+        yield running

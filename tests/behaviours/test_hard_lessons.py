@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import fakeredis
@@ -490,13 +490,6 @@ async def test_h9_a_cancelled_turn_frees_its_session(fleet: Fleet) -> None:
         assert fleet.hall.session("telegram:1") is None
         await one.unlock()
     assert await fleet.say(two, "telegram:1", wait=0)
-
-
-@pytest.fixture
-def own_server() -> Iterator[PrivateRedis]:
-    """A redis-server that a test may kill."""
-    with PrivateRedis() as running:
-        yield running
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

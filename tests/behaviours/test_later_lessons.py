@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.fleet import CONFIG, Fleet, until
+import redis
+from support.fleet import CONFIG, Fleet, LocalSeat, until
 from support.plain import Agent
 
 from coordinator import CoordinatorUnavailable, LeaseLost, SessionBusy
 from coordinator import operations as ops
+from coordinator.keys import Keys
 from coordinator.private_redis import PrivateRedis
 from workers import AsyncWorker, Worker
 
@@ -51,6 +53,47 @@ async def test_h11_a_report_that_is_refused_is_repeated_the_end_is_not(
     assert (await fleet.say(two, "telegram:1")).fresh, "as soon as Redis has heard of it"
     assert len(refused) == 5
     assert await _ends(fleet, "telegram:1") == 1
+
+
+#: How a real Redis refuses what a worker reports, and how it takes it again. (The user may not write a certain way; no
+#: replica has what is written; this is a replica itself, as after a failover that nobody announced.)
+REFUSALS = {
+    "acl": ("ACL SETUSER worker -hdel", "ACL SETUSER worker +hdel"),
+    "no-replicas": ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+    "read-only": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(("refuse", "accept"), REFUSALS.values(), ids=REFUSALS)
+async def test_h11_whatever_refuses_the_report(
+    kind: str, refuse: str, accept: str, room: str, own_server: PrivateRedis
+) -> None:
+    """H11: the same where Redis itself refuses."""
+    with redis.Redis.from_url(own_server.url) as client:
+        client.execute_command("ACL SETUSER worker on >secret ~* &* +@all")
+        source = own_server.url.replace("//", "//worker:secret@")
+        one, two = (LocalSeat(kind, source, room, lease=6.0, retry_for=0.1) for _ in range(2))
+        await one.start()
+        await two.start()
+        try:
+            await (await one.open("telegram:1")).end()
+            await one.shut("close:telegram:1")
+            assert await two.evict("telegram:1", "hard")
+            (record,) = one.cast.records
+            await until(lambda: "close" in record.calls, what="the close")
+            client.execute_command(refuse)
+            await one.unlock("close:telegram:1")
+            await until(lambda: record.closed, what="the end of the close")
+            await asyncio.sleep(1.5)
+            assert client.hkeys(Keys(room).closing) == [b"telegram:1"], "it could not be reported"
+            client.execute_command(accept)
+            async with asyncio.timeout(15):
+                await (await two.open("telegram:1")).end()
+            assert record.calls.count("close") == 1
+            assert one.cast.ended + two.cast.ended == []
+        finally:
+            await asyncio.gather(one.close(), two.close())
 
 
 async def test_h11_an_end_comes_before_the_new_life_on_any_worker(fleet: Fleet) -> None:
