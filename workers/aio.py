@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from coordinator import operations as ops
 from coordinator.errors import GreenroomError
 from coordinator.link import AsyncLink
-from workers import turns
+from workers import flows
 from workers.base import BaseWorker
 from workers.copies import Copy
 from workers.departures import bounded
@@ -34,17 +34,17 @@ class AsyncTurn(TurnState):
     """One exclusive use of a session's agent: `async with worker.turn(...) as turn`."""
 
     async def __aenter__(self) -> Self:
-        await turns.enter_turn(self._engine, self._io, self)
+        await flows.enter_turn(self._engine, self._io, self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._io.finish(turns.leave_turn(self._engine, self._io, self, error))
+        await self._io.finish(flows.leave_turn(self._engine, self._io, self, error))
 
     async def rebind(self, key: str) -> None:
         """Move the turn's lease to another key: its conversation id rotated."""
-        await turns.rebind(self._engine, self._io, self, key)
+        await flows.rebind(self._engine, self._io, self, key)
 
 
 class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
@@ -81,7 +81,7 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
         a turn it returns at once, and is carried out when that turn is over."""
         if self._engine.foreign:
             return
-        if self._io and turns.own_turns(self._engine, self._io):
+        if self._io and flows.own_turns(self._engine, self._io):
             self._engine.draining = True
             self._leaving = asyncio.create_task(self.close())
             return

@@ -14,15 +14,13 @@ from coordinator import operations as ops
 from coordinator.errors import CoordinatorUnavailable, UnknownWorker, WorkerDraining, WorkerExists
 from coordinator.link import run
 from workers.rounds import Rounds
+from workers.running import now
 
 if TYPE_CHECKING:
     from workers.engine import Engine
 
 logger = logging.getLogger("greenroom.beat")
 
-#: A turn is given up when this part of its lease has passed without a renewal. What is left is more than the fence can
-#: be late on a busy machine, so that it is noticed before Redis gives the session away.
-FENCE_AT = 0.7
 #: The fence looks at least as often as this, in parts of a lease and in seconds: its clock counts suspend, its sleep
 #: does not, and releases have limits too.
 LOOK, LOOK_SECONDS = 1 / 20, 0.25
@@ -58,9 +56,9 @@ class Beat(Rounds):
     def renew(self) -> None:
         """Heartbeat and leases, RENEWALS at a time. Whoever is not told of as lost is good for another lease."""
         engine = self._engine
-        turns = [turn for turn in engine.turns() if not turn.lost]
+        turns = [turn for turn in engine.running.turns() if not turn.lost]
         for batch in list(ops.batches(turns, ops.RENEWALS)) or [[]]:
-            sent = engine.now()
+            sent = now()
             pairs = [(turn.session, turn.id) for turn in batch]
             try:
                 epoch, state, lost = run(
@@ -72,7 +70,7 @@ class Beat(Rounds):
                 return
             for turn in batch:
                 if turn.id in lost:
-                    engine.lose(turn)
+                    engine.running.lose(turn)
                 else:
                     turn._renewed = sent
             if epoch != engine.epoch:
@@ -89,6 +87,6 @@ class Fence(Rounds):
         super().__init__("fence", self._round, min(engine.settings.lease * LOOK, LOOK_SECONDS))
 
     def _round(self) -> float:
-        left = [self._engine.fence(turn) for turn in self._engine.turns() if not turn.lost]
+        left = [self._engine.running.fence(turn) for turn in self._engine.running.turns() if not turn.lost]
         self._engine.departures.check()
         return min([self._first, *(seconds for seconds in left if seconds > 0)])

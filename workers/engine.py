@@ -1,4 +1,4 @@
-"""What a worker is, apart from how its callers wait: copies, open turns, and the threads that keep both true.
+"""What a worker is, apart from how its callers wait: copies, running turns, and the threads that keep both true.
 
 `Worker` and `AsyncWorker` share it. Its own work is done by plain threads over a sync link, also for the async worker:
 a blocked event loop must not stop renewal.
@@ -7,14 +7,12 @@ a blocked event loop must not stop renewal.
 from __future__ import annotations
 
 import atexit
-import collections
 import logging
 import os
 import secrets
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,7 +23,6 @@ from coordinator.codec import Message
 from coordinator.errors import (
     AlreadyStarted,
     GreenroomError,
-    LeaseLost,
     UnknownWorker,
     WorkerDraining,
     WorkerExists,
@@ -36,19 +33,16 @@ from coordinator.link import SyncLink, run
 from coordinator.names import mode_name, new_worker_name, reason_name, session_name, worker_name
 from coordinator.scripts import Script
 from coordinator.settings import Settings, limits_from
-from workers.beat import FENCE_AT, Beat, Fence
+from workers.beat import Beat, Fence
 from workers.copies import Copies, Copy
 from workers.departures import Departures
 from workers.lifecycle import Lifecycle
 from workers.listener import Listener
 from workers.reconcile import reconcile
-from workers.turns import InUse, TurnState
+from workers.running import Line, Running
 from workers.upkeep import Upkeep
 
 logger = logging.getLogger("greenroom.worker")
-
-#: The clock that counts suspend, where there is one: a lease runs out while the machine sleeps, too (G6).
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Engine:
@@ -71,19 +65,15 @@ class Engine:
         self.lifecycle = lifecycle or Lifecycle()
         self.copies = Copies()
         self.departures = Departures(self.settings, self.worker, self.lifecycle, self.copies)
+        self.running = Running(self.settings, self.lifecycle, self.departures)
+        self.line = Line()
         self.lease_ms = int(self.settings.lease * 1000)
-        self.floor = 0
         self.draining = False
         self.epoch = ""
         self.instance = secrets.token_hex(8)  #: which start of the worker this is: its id may have been used before
         self._scripts = scripts
-        self._turns: dict[str, weakref.ref[TurnState]] = {}  # by turn id: those to be renewed
-        self._unfinished: set[str] = set()  # turn ids, until Redis has heard of their end
-        self._idle = threading.Condition()
-        self._wakes: dict[str, Callable[[], None]] = {}
         self._joining = threading.RLock()
         self._leaving = threading.Lock()
-        self._orphans: collections.deque[tuple[str, str, InUse]] = collections.deque()
         self._pid = 0
         self._left = False
         self._displaced = False
@@ -101,7 +91,7 @@ class Engine:
         short = self.settings.lease / 10
         settings = replace(self.settings, retry_for=min(self.settings.retry_for, short))
         self.link = SyncLink(settings, self._scripts, timeout=min(self.settings.socket_timeout, short))
-        self.departures.link = self.link
+        self.departures.link = self.running.link = self.link
         self._beat, self._fence, self.upkeep, self._listener = Beat(self), Fence(self), Upkeep(self), Listener(self)
         self.departures.unheard = self.upkeep.wake
         try:
@@ -141,8 +131,8 @@ class Engine:
             return
         logger.error("another worker has taken the place of %s: its turns are lost, its agents go", self.worker)
         self._displaced = self.draining = True
-        for turn in self.turns():
-            self.lose(turn)
+        for turn in self.running.turns():
+            self.running.lose(turn)
         for copy in self.copies:
             self.departures.discard(copy.session, copy.generation, "soft", "lost")
 
@@ -178,7 +168,7 @@ class Engine:
                         self.worker,
                         self.lease_ms,
                         epoch=self.epoch,
-                        floor=self.floor,
+                        floor=self.running.floor,
                         address=self.settings.address,
                         host=socket.gethostname(),
                         pid=self._pid,
@@ -204,12 +194,9 @@ class Engine:
             deadline = time.monotonic() + self.settings.leave_for
             self.quietly("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)))
             self.upkeep.wake()  # what is idle goes at once
-            with self._idle:
-                patience = min(self.settings.drain_for, self.settings.leave_for)
-                self._idle.wait_for(lambda: not self._unfinished, patience)
-                open_turns = len(self._unfinished)
-            if open_turns:
-                logger.warning("leaving with %d turns open after %.0f s", open_turns, patience)
+            patience = min(self.settings.drain_for, self.settings.leave_for)
+            if still := self.running.wait(patience):
+                logger.warning("leaving with %d turns open after %.0f s", still, patience)
             self._left = True
             self.quietly("evict its copies", lambda: self.shed(len(self.copies), "drain"))
             for copy in self.copies.idle():
@@ -233,73 +220,6 @@ class Engine:
 
     # -- turns
 
-    def now(self) -> float:
-        """This process's own clock; a lease is counted from before its request was sent."""
-        return time.clock_gettime(_CLOCK)
-
-    def track(self, turn: TurnState) -> None:
-        """The turn has its lease: renew it from now on, for as long as somebody has hold of the turn."""
-        turn._began = self.now()
-        with self._idle:
-            self.floor = max(self.floor, turn.fence)
-            self._turns[turn.id] = weakref.ref(turn)
-            self._unfinished.add(turn.id)
-        turn._finalizer = weakref.finalize(turn, self._orphans.append, (turn.id, turn.session, turn._in_use))
-        turn._finalizer.atexit = False
-
-    def untrack(self, turn: TurnState) -> None:
-        """The turn is about to end: it is not renewed any more."""
-        if turn._finalizer:
-            turn._finalizer.detach()
-        with self._idle:
-            self._turns.pop(turn.id, None)
-
-    def finished(self, turn_id: str) -> None:
-        """The turn has ended, as far as that could be done: a worker that leaves need not wait for it."""
-        with self._idle:
-            self._turns.pop(turn_id, None)
-            self._unfinished.discard(turn_id)
-            self._idle.notify_all()
-
-    def end_orphans(self) -> None:
-        """Turns that nobody has hold of any more and that were never ended (H9); their agents cannot be trusted."""
-        while self._orphans:
-            turn_id, session, in_use = self._orphans.popleft()
-            logger.warning("a turn on %r was dropped without its end", session)
-            mode = "soft"
-            try:
-                mode = run(ops.end(self.link, session, turn_id, self.limits, stamped=False, evict="soft lost")).mode
-            except LeaseLost:  # it was still building, or its lease ran out before we came
-                run(ops.abandon(self.link, session, turn_id, self.limits))
-            finally:
-                if copy := in_use.copy:
-                    self.departures.discard(copy.session, copy.generation, mode, "lost")
-                    self.departures.unpin(copy)
-                self.finished(turn_id)
-
-    def turns(self) -> list[TurnState]:
-        with self._idle:
-            found = [reference() for reference in self._turns.values()]
-        return [turn for turn in found if turn is not None]
-
-    def fence(self, turn: TurnState) -> float:
-        """The seconds left by our own clock. A turn that was not renewed for too long, or that hangs, is given up."""
-        left = turn._renewed + self.settings.lease * FENCE_AT - self.now()
-        if self.settings.turn_limit:
-            left = min(left, turn._began + self.settings.turn_limit - self.now())
-        if left <= 0:
-            self.lose(turn)
-        return left
-
-    def lose(self, turn: TurnState) -> None:
-        """The turn's claim is gone. Its agent is asked to stop, and is not used again."""
-        with self._idle:
-            if turn.lost or turn.id not in self._turns:
-                return
-            turn.lost = True
-        logger.warning("lost the lease of %r", turn)
-        self._interrupt(turn)
-
     def warn_over(self, over: int) -> None:
         if over:
             logger.warning("over the cap by %d: every candidate for eviction is mid-turn", over)
@@ -312,30 +232,6 @@ class Engine:
             logger.exception("no activity timestamp of %r", copy.session)
             return False
 
-    # -- waiting in line
-
-    def on_wake(self, turn_id: str, wake: Callable[[], None]) -> None:
-        self._wakes[turn_id] = wake
-
-    def forget_wake(self, turn_id: str) -> None:
-        self._wakes.pop(turn_id, None)
-
-    def wake_all(self) -> None:
-        """Messages may have been missed: everybody in line looks for himself."""
-        for wake in list(self._wakes.values()):
-            wake()
-
-    def _interrupt(self, turn: TurnState) -> None:
-        """Ask the agent to stop; not from here, and not if the turn is over by then."""
-        copy, reference = turn._copy, weakref.ref(turn)
-
-        def interrupt() -> None:
-            running = reference()
-            if copy is not None and running is not None and running._copy is copy:
-                self.departures.call(self.lifecycle.interrupt, copy.agent)
-
-        self.departures.interrupts.submit(f"the interrupt of {turn!r}", interrupt)
-
     # -- what Redis says
 
     def on_message(self, message: Message) -> None:
@@ -346,12 +242,11 @@ class Engine:
                 if mode != "keep":
                     self.departures.discard(message.session, message.generation, mode, message.reason)
         elif message.mode == "wake":
-            if wake := self._wakes.get(message.turn):
-                wake()
+            self.line.wake(message.turn)
         elif message.mode == "interrupt":
-            for turn in self.turns():
+            for turn in self.running.turns():
                 if turn.session == message.session and turn.fence == message.fence:
-                    self._interrupt(turn)
+                    self.running.interrupt(turn)
         elif message.mode == "drain":
             self._beat.wake()
 

@@ -78,7 +78,7 @@ class Listener:
                         channel.ping()
                         due, unanswered = time.monotonic() + settings.reconcile_every, True
                         engine.reconcile()
-                        engine.wake_all()
+                        engine.line.wake_all()
         finally:
             client.close()
             client.connection_pool.disconnect()

@@ -18,11 +18,11 @@ def reconcile(engine: Engine) -> None:
     claims = [_claim(engine, copy) for copy in engine.copies]
     claims += [
         Claim(turn.session, turn.fence, turn.signature, "building", turn.id, turn.fence, turn._key, False)
-        for turn in engine.turns()
+        for turn in engine.running.turns()
         if turn.fresh and not turn._copy
     ]
     for batch in ops.batches(claims, ops.BATCH):
-        verdicts = run(ops.claim(engine.link, engine.worker, engine.lease_ms, engine.floor, batch))
+        verdicts = run(ops.claim(engine.link, engine.worker, engine.lease_ms, engine.running.floor, batch))
         for claim, verdict in zip(batch, verdicts, strict=True):
             if verdict != "keep":
                 _dismissed(engine, claim, verdict)
@@ -38,9 +38,9 @@ def _claim(engine: Engine, copy: Copy) -> Claim:
 
 def _dismissed(engine: Engine, claim: Claim, mode: str) -> None:
     """Redis does not know this copy as ours."""
-    for turn in engine.turns():
+    for turn in engine.running.turns():
         if turn.id == claim.turn:
-            engine.lose(turn)
+            engine.running.lose(turn)
     engine.departures.discard(claim.session, claim.generation, mode, "lost")
 
 

@@ -36,7 +36,7 @@ class Upkeep(Rounds):
         try:
             if engine.departures.has_unreported:
                 engine.departures.report()
-            engine.end_orphans()
+            engine.running.end_orphans(engine.limits)
             self._keep_memory_limit()
             if engine.draining:
                 engine.shed(len(engine.copies), "drain")

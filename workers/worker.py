@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from coordinator import operations as ops
 from coordinator.link import SyncLink, run
-from workers import turns
+from workers import flows
 from workers.base import BaseWorker
 from workers.departures import bounded
 from workers.turns import BuildRequest, TurnState
@@ -24,17 +24,17 @@ class Turn(TurnState):
     """One exclusive use of a session's agent: `with worker.turn(...) as turn`."""
 
     def __enter__(self) -> Self:
-        run(turns.enter_turn(self._engine, self._io, self))
+        run(flows.enter_turn(self._engine, self._io, self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run(turns.leave_turn(self._engine, self._io, self, error))
+        run(flows.leave_turn(self._engine, self._io, self, error))
 
     def rebind(self, key: str) -> None:
         """Move the turn's lease to another key: its conversation id rotated."""
-        run(turns.rebind(self._engine, self._io, self, key))
+        run(flows.rebind(self._engine, self._io, self, key))
 
 
 class Worker(BaseWorker["_ThreadIO", Turn]):
@@ -60,7 +60,7 @@ class Worker(BaseWorker["_ThreadIO", Turn]):
         a turn it returns at once, and is carried out when that turn is over."""
         if self._engine.foreign:
             return
-        if self._io and turns.own_turns(self._engine, self._io):
+        if self._io and flows.own_turns(self._engine, self._io):
             self._engine.draining = True
             threading.Thread(target=self.close, name="greenroom-drain").start()
             return

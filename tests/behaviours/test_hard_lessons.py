@@ -522,9 +522,9 @@ async def _busy_then_unreachable(kind: str, room: str, source: Any, cut: Callabl
             assert not isinstance(busy.value, CoordinatorUnavailable)
             assert busy.value.worker == one.id
         waiting = asyncio.create_task(two.open("telegram:1", wait=60))
-        await until(lambda: two.worker._engine._wakes, what="somebody in line")
+        await until(lambda: two.worker._engine.line, what="somebody in line")
         cut()
-        two.worker._engine.wake_all()
+        two.worker._engine.line.wake_all()
         for attempt in (lambda: waiting, lambda: two.open("telegram:1", wait=0), lambda: two.open("web:1", wait=0)):
             with pytest.raises(CoordinatorUnavailable) as away:
                 await attempt()

@@ -26,6 +26,7 @@ from workers import Lifecycle, turns
 from workers.copies import Copies, Copy
 from workers.engine import Engine
 from workers.releases import Releases
+from workers.running import Running
 from workers.turns import TurnState
 
 #: Scripts are under test here, not the packages: coverage would only slow it down.
@@ -144,10 +145,10 @@ def _pinless(self: Copies, copy: Copy) -> Copy | None:
     return found
 
 
-def _held_on(self: Engine, turn: TurnState, open_turn: Any = Engine.track, kept: Any = []) -> None:  # noqa: B006
+def _kept_alive(self: Running, turn: TurnState, add: Any = Running.add, kept: Any = []) -> None:  # noqa: B006
     """A list that holds on to every turn, so that none is ever dropped."""
     kept.append(turn)
-    open_turn(self, turn)
+    add(self, turn)
 
 
 def _prefix_only(value: Any, path: str, canonical: Any = signature._canonical) -> bytes:
@@ -193,7 +194,7 @@ IN_PYTHON = [
     (Releases, "submit", _at_once, lessons.test_h4_a_teardown_that_hangs_is_in_nobody_s_way, {"mode": "soft"}),
     (Releases, "check", lambda _: None, lessons.test_h4_a_teardown_has_a_time_limit, {}),
     (Copies, "_take", _kept, lessons.test_h7_a_released_agent_frees_its_history, {"how": "soft"}),
-    (Engine, "track", _held_on, lessons.test_h9_a_turn_that_was_dropped_is_not_renewed, {}),
+    (Running, "add", _kept_alive, lessons.test_h9_a_turn_that_was_dropped_is_not_renewed, {}),
     (link, "translate", _busy_whatever_it_is, lessons.test_h10_also_on_fakeredis, {"kind": "sync", "room": "control"}),
 ]  # fmt: skip
 

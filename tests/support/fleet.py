@@ -228,13 +228,13 @@ class LocalSeat:
         from outside nobody can tell "will not be released" from "not released yet".
         """
         engine, token, heard = self.worker._engine, f"settle/{secrets.token_hex(8)}", threading.Event()
-        engine.on_wake(token, heard.set)
+        engine.line.enter(token, heard.set)
         message = json.dumps({"v": 1, "mode": "wake", "turn": token})
 
         def wait() -> None:
             engine.link._client.publish(engine.link.keys.channel(self.id), message)
             assert heard.wait(10), "the worker does not listen"
-            engine.forget_wake(token)
+            engine.line.leave(token)
             for pool in (engine.departures.releases, engine.departures.endings):
                 assert pool.finish(10), "releases do not end"
 

@@ -33,6 +33,7 @@ from coordinator.link import Link, SyncLink, run
 from coordinator.private_redis import PrivateRedis
 from coordinator.settings import Settings
 from workers import AsyncWorker, Lifecycle, Worker
+from workers.running import now
 
 Start = Callable[..., Worker]
 
@@ -133,9 +134,9 @@ def test_a_beat_that_hangs_delays_no_fence(start: Start, monkeypatch: pytest.Mon
     monkeypatch.setattr(ops, "beat", slow)
     worker = start(lease=3.0)
     with pytest.raises(LeaseLost), worker.turn("s") as turn:
-        began = worker._engine.now()
+        began = now()
         wait_until(lambda: turn.lost, 10)
-        assert worker._engine.now() - began < 3.0, "before it runs out in Redis"
+        assert now() - began < 3.0, "before it runs out in Redis"
     gate.set()
 
 
@@ -279,7 +280,7 @@ def test_a_turn_that_would_wait_for_itself_is_told_at_once(start: Start) -> None
         outcome: list[Any] = []
         thread = threading.Thread(target=lambda: outcome.append(_wait(worker, "s")))
         thread.start()
-        wait_until(lambda: worker._engine._wakes, what="another thread waits")
+        wait_until(lambda: worker._engine.line, what="another thread waits")
     thread.join(10)
     assert outcome == ["served"]
 

@@ -85,8 +85,8 @@ def test_no_waiting_never_jumps_the_queue(start: Start, line: Line) -> None:
     with worker.turn("s") as turn:
         line.join(other)
         # the session is free for a moment, but somebody is in line for it
-        worker._engine._wakes.clear()
-        other._engine._wakes.clear()
+        worker._engine.line._wakes.clear()
+        other._engine.line._wakes.clear()
         del turn
     with pytest.raises(SessionBusy, match="waiting in line"), worker.turn("s", wait=0):
         pass
@@ -138,6 +138,6 @@ def test_a_lost_wake_costs_a_poll_and_not_the_turn(start: Start, line: Line) -> 
     worker, other = start(lease=2.0), start(lease=2.0)
     with worker.turn("s"):
         line.join(other)
-        other._engine._wakes.clear()  # nobody will hear the wake
+        other._engine.line._wakes.clear()  # nobody will hear the wake
     line.finish()
     assert line.served == [0]

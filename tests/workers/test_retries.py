@@ -60,7 +60,7 @@ def test_a_lost_end_is_accepted_although_others_were_served_since(
     with worker.turn("s") as turn:
         thread = threading.Thread(target=next_in_line)
         thread.start()
-        wait_until(lambda: look._flows._link.keys and other._engine._wakes)
+        wait_until(lambda: look._flows._link.keys and other._engine.line)
         lose(proxy, "end")
     thread.join(10)
     assert proxy.swallowed == 1

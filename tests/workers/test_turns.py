@@ -228,7 +228,7 @@ def test_a_forged_eviction_costs_nothing(start: Start, client: redis.Redis, room
     worker = start()
     channel = f"greenroom:{{{room}}}:evict:{worker.id}"
     heard = threading.Event()
-    worker._engine.on_wake("behind", heard.set)
+    worker._engine.line.enter("behind", heard.set)
 
     def forge(generation: int) -> None:
         heard.clear()
