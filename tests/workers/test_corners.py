@@ -15,7 +15,7 @@ from support import wait_until
 from support.plain import Agent
 from support.proxy import Proxy
 
-from coordinator import Coordinator, CoordinatorUnavailable, LeaseLost, Limits
+from coordinator import Coordinator, LeaseLost, Limits
 from coordinator import operations as ops
 from coordinator.answers import Granted
 from coordinator.link import run
@@ -327,87 +327,3 @@ async def test_a_hard_close_awaits_both_of_its_halves_whatever_fails() -> None:
     with pytest.raises(OSError, match="gone"):
         Default().close(Plain())
     assert story[-1] == "plain close"
-
-
-# -- after Redis lost its state
-
-
-def forget(client: redis.Redis, room: str) -> None:
-    """Redis loses everything it knew of the room."""
-    client.delete(*client.keys(f"greenroom:{{{room}}}:*"))
-
-
-@pytest.mark.parametrize("backend", ["real"], indirect=True)
-def test_a_restart_without_persistence_costs_no_turn_and_no_copy(room: str, backend: str) -> None:
-    """G7: the listener is back long before the next beat, and must not take an empty Redis at its word."""
-    with PrivateRedis() as server, Worker(Agent, redis=server.url, room=room, lease=30.0) as worker:
-        with worker.turn("idle") as turn:
-            idle = turn.agent
-        with worker.turn("busy") as turn:
-            server.kill()
-            server.start()
-            with Coordinator(server.url, room) as look:
-                wait_until(lambda: look.session("busy") and look.session("idle"), what="both are re-asserted")
-        assert not turn.lost
-        with worker.turn("idle") as turn:
-            assert turn.agent is idle
-
-
-def test_a_turn_that_ends_right_after_a_loss_of_state_is_accepted(start: Start, client: redis.Redis, room: str) -> None:
-    worker = start(lease=30.0)
-    with worker.turn("s") as turn:
-        agent = turn.agent
-        forget(client, room)
-    with worker.turn("s") as turn:
-        assert turn.agent is agent
-
-
-def test_a_build_during_which_state_is_lost_is_committed(start: Start, client: redis.Redis, room: str) -> None:
-    def build(request: Any) -> Agent:
-        forget(client, room)
-        return Agent(request)
-
-    with start(build, lease=30.0).turn("s", wait=0) as turn:
-        assert turn.fresh
-    assert not turn.lost
-
-
-def test_a_reset_during_grace_is_not_undone(start: Start, client: redis.Redis, room: str) -> None:
-    holder, other = start(lease=30.0), start(lease=30.0)
-    with holder.turn("s") as turn:
-        agent = turn.agent
-    forget(client, room)
-    other._engine.rejoin()
-    other.evict("s", mode="hard")
-    holder._engine.rejoin()
-    wait_until(lambda: agent.released == 1, what="what was reset meanwhile is not re-asserted; its end is the other's")
-    assert holder.resident == []
-
-
-def test_what_was_evicted_during_grace_is_not_adopted_again(start: Start, client: redis.Redis, room: str) -> None:
-    holder, other = start(lease=30.0), start(lease=30.0)
-    with holder.turn("s") as turn:
-        agent = turn.agent
-    forget(client, room)
-    holder._engine.rejoin()
-    holder._engine.on_message = lambda message: None  # type: ignore[method-assign] # every message gets lost
-    with other.turn("s") as turn:
-        assert turn.fresh
-    other.evict("s")
-    holder._engine.reconcile()
-    wait_until(lambda: agent.released == 1)
-    assert holder.resident == []
-
-
-@pytest.mark.parametrize("backend", ["real"], indirect=True)
-def test_an_agent_whose_end_never_reached_redis_is_not_adopted(room: str, backend: str) -> None:
-    with PrivateRedis() as server, Worker(Agent, redis=server.url, room=room, lease=3.0, retry_for=0.2) as worker:
-        turn = worker.turn("s").__enter__()
-        agent = turn.agent
-        server.kill()
-        with pytest.raises(CoordinatorUnavailable):
-            turn.__exit__(None, None, None)
-        server.start()
-        with worker.turn("s", wait=20) as turn:
-            assert turn.agent is not agent
-        wait_until(lambda: agent.released == 1)
