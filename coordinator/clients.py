@@ -47,6 +47,12 @@ def async_client(source: Any, *, timeout: float, connections: int) -> redis.asyn
     return redis.asyncio.Redis(connection_pool=_pool(pool, 1, source, options))
 
 
+def endpoint(client: Any) -> str:
+    """Where a client connects to; no user, no password."""
+    at = client.connection_pool.connection_kwargs
+    return str(at.get("path") or f"{at.get('host', 'localhost')}:{at.get('port', 6379)}")
+
+
 def _pool(pool: Any, flavour: int, source: Any, options: dict[str, Any]) -> Any:
     """A pool for a URL or for a client's description. What cannot be meant is refused here, not at the first call."""
     if not isinstance(source, str):

@@ -44,7 +44,7 @@ class SessionBusy(GreenroomError):
             "queue": "others waiting in line",
             "closing": f"it was reset, and {worker or 'a worker'} ends its last life first",
             "grace": "Redis lost its state, and whoever holds the session may still say so",
-            "itself": "its turn is this very thread's or task's: it would wait for itself",
+            "itself": "this thread or task is already in its turn, and would wait for itself",
         }[self.why]
         super().__init__(f"session {session!r} is busy: {who}" + (f"; {ahead} ahead" if ahead else ""))
 
@@ -127,8 +127,8 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, redis_errors.ResponseError) and _code(error) in _PASSING
 
 
-def translate(error: Exception) -> GreenroomError:
-    """The exception a caller sees for what redis-py raised. Carries codes, never data."""
+def translate(error: Exception, place: str = "") -> GreenroomError:
+    """The exception a caller sees for what redis-py raised. Carries codes and where Redis is, never data."""
     code = _code(error)
     if code in _CODES:
         kind, text = _CODES[code]
@@ -139,7 +139,8 @@ def translate(error: Exception) -> GreenroomError:
         return CoordinatorUnavailable("Redis refuses this user: check the password and the ACL rights")
     if isinstance(error, redis_errors.ResponseError):
         return CoordinatorUnavailable(f"Redis refused a script ({code or 'ERR'})")
-    return CoordinatorUnavailable(f"Redis cannot be reached ({type(error).__name__})")
+    at = f" at {place}" if place else ""
+    return CoordinatorUnavailable(f"Redis cannot be reached{at} ({type(error).__name__})")
 
 
 def _code(error: Exception) -> str:

@@ -43,6 +43,14 @@ def size(value: int | str | None) -> int | None:
     return value
 
 
+def size_text(value: int) -> str:
+    """Bytes as text that `size` reads back, exactly."""
+    power = 0
+    while power < 4 and value % 1024 == 0 and value:
+        value, power = value // 1024, power + 1
+    return f"{value}{('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
 def _check(name: str, value: Any, whole: bool = False) -> None:
     if value is None:
         return

@@ -11,11 +11,13 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+import redis
+import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from coordinator.clients import async_client, sync_client
-from coordinator.errors import is_passing, translate
+from coordinator.clients import async_client, endpoint, sync_client
+from coordinator.errors import GreenroomError, is_passing, translate
 from coordinator.keys import Keys
 from coordinator.scripts import Script, scripts
 from coordinator.settings import Settings
@@ -36,6 +38,8 @@ def run(flow: Coroutine[Any, Any, T]) -> T:
 class Link:
     """Calls scripts and reads keys. Retries what is safe to retry: every script is, by its turn id or by nature."""
 
+    _client: Any
+
     def __init__(self, settings: Settings, library: Mapping[str, Script] | None = None) -> None:
         self.keys = Keys(settings.room)
         self._library = library or scripts()
@@ -50,7 +54,7 @@ class Link:
             return await self._evaluate(script, argv)
         except (RedisError, OSError) as error:
             if not (retry and is_passing(error)):
-                raise translate(error) from error
+                raise self._translated(error) from error
         return await self._again(self._evaluate, script, argv)
 
     async def read(self, *command: Any) -> Any:
@@ -66,7 +70,7 @@ class Link:
             return await self._pipeline(batch)
         except (RedisError, OSError) as error:
             if not is_passing(error):
-                raise translate(error) from error
+                raise self._translated(error) from error
         answers: list[Any] = await self._again(self._pipeline, batch)
         return answers
 
@@ -89,7 +93,10 @@ class Link:
         try:
             return await policy(attempt, *arguments)
         except (RedisError, OSError) as error:
-            raise translate(error) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> GreenroomError:
+        return translate(error, endpoint(self._client))
 
     async def disconnect(self) -> None:
         raise NotImplementedError
@@ -106,6 +113,8 @@ class Link:
 
 class SyncLink(Link):
     """Blocks the calling thread. May be shared by threads."""
+
+    _client: redis.Redis
 
     def __init__(
         self, settings: Settings, library: Mapping[str, Script] | None = None, timeout: float | None = None
@@ -134,6 +143,8 @@ class SyncLink(Link):
 
 class AsyncLink(Link):
     """Suspends the calling task. Belongs to one event loop."""
+
+    _client: redis.asyncio.Redis
 
     def __init__(self, settings: Settings, library: Mapping[str, Script] | None = None) -> None:
         super().__init__(settings, library)

@@ -108,7 +108,7 @@ def _canonical(value: Any, path: str) -> bytes:
         case list() | tuple():
             return _tagged(b"l", b"".join(_canonical(item, f"{path}[]") for item in value))
     raise ValueError(
-        f"{path} cannot be signed: a {type(value).__name__}; allowed are None, bool, int, float, str, bytes, "
+        f"{path} cannot be signed, being of type {type(value).__name__}; allowed: None, bool, int, float, str, bytes, "
         "mappings with string keys, lists, tuples and sets of these"
     )
 

@@ -1,4 +1,4 @@
-"""A chat gateway in thirty lines. Start it in three terminals on one Redis; type `session message` into any of them.
+"""A chat gateway in forty lines. Start it in three terminals on one Redis; type `session message` into any of them.
 
 GREENROOM_REDIS_URL=redis://localhost:6379 python examples/gateway.py
 """
@@ -17,14 +17,20 @@ class Agent:
     """Stands for the heavy thing: a frozen system prompt, an LLM client, a history."""
 
     def __init__(self, request: Any) -> None:
-        self.prompt = f"You are a helpful assistant. Today is {time.ctime()}."  # frozen: the provider caches it
-        self.history: list[str] = []
+        kept = request.snapshot or {}  # of this chat's last agent, wherever that was
+        # Frozen, also when the chat moves: the provider caches it.
+        self.prompt = kept.get("prompt") or f"You are a helpful assistant. Today is {time.ctime()}."
+        self.history: list[str] = kept.get("history", [])  # a long one belongs into a store: see transcript.py
         self._last_activity_ts = time.time()
 
     def run(self, message: str) -> str:
         self.history.append(message)
         self._last_activity_ts = time.time()
         return f"{len(self.history)} messages so far; my prompt says: {self.prompt!r}"
+
+    def snapshot(self) -> dict[str, Any]:
+        """What makes the chat's next agent as warm as this one."""
+        return {"prompt": self.prompt, "history": self.history}
 
     def release_clients(self) -> None:
         """Softly: the session may go on, here or elsewhere."""

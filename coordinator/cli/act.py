@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any
 
 from coordinator.cli.command import BadUsage, Family
-from coordinator.cli.output import OWN, fail, show, span, words
+from coordinator.cli.output import OWN, fail, readable, show, span
 from coordinator.limits import Limits
 from coordinator.room import Coordinator
 
@@ -53,12 +52,16 @@ def drain(room: Coordinator, options: argparse.Namespace) -> int:
 def limits(room: Coordinator, options: argparse.Namespace) -> int:
     if options.clear and options.limit:
         raise BadUsage("either --clear or limits to set, not both")
-    if options.limit or options.clear:
+    changed = options.limit or options.clear
+    if changed:
         named = [word.split("=")[0] for word in options.limit]
         room.set_limits(_limits_of(options.limit) if options.limit else None, named or None)
     if (found := room.limits()) is None:
         return show(options, None, (), [(f"the room sets no limits: {OWN}",)])
-    return show(options, found, (), [(name, words(value)) for name, value in asdict(found).items()])
+    rows = list(readable(found).items())
+    if changed:
+        rows.append(("", "from the next turn or beat (a third of a lease) on"))
+    return show(options, found, (), rows)
 
 
 def _limits_of(words: Iterable[str]) -> Limits:

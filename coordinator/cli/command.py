@@ -26,7 +26,9 @@ def add_command(subparsers: Subparsers, name: str, run: Run, about: str) -> argp
     """A command with the options that all have: where Redis is, and `--json`."""
     command = subparsers.add_parser(name, help=about, description=about[:1].upper() + about[1:] + ".")
     command.set_defaults(run=run)
-    command.add_argument("--redis", metavar="URL", help="where Redis is (default: $GREENROOM_REDIS_URL)")
+    command.add_argument(
+        "--redis", metavar="URL", help="where Redis is (default: $GREENROOM_REDIS_URL, else redis://localhost:6379)"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
     return command
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from coordinator.cli.command import Family, matching
-from coordinator.cli.output import OWN, clock, place, show, span, words
+from coordinator.cli.output import OWN, clock, place, readable, show, span, words
 from coordinator.room import Coordinator, Event
 
 COMMANDS = Family()
@@ -37,7 +37,7 @@ def status(room: Coordinator, options: argparse.Namespace) -> int:
         "hit_rate": rate,
         "counters": counters,
     }
-    seen = state | {"hit_rate": None if rate is None else f"{rate:.0%}", "limits": (limits and asdict(limits)) or OWN}
+    seen = state | {"hit_rate": None if rate is None else f"{rate:.0%}", "limits": readable(limits) if limits else OWN}
     return show(options, state, (), [(name, words(value)) for name, value in seen.items()])
 
 

@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from coordinator.limits import Limits, size_text
 
 #: Where the room sets no limits.
 OWN = "each worker's own apply"
@@ -61,6 +63,13 @@ def span(seconds: float | None) -> str:
         if seconds is not None and seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return "–" if seconds is None else f"{seconds:.1f} s"
+
+
+def readable(limits: Limits) -> dict[str, str]:
+    """Limits as a person would set them."""
+    ttl, memory = limits.idle_ttl, cast("int | None", limits.memory)
+    shown = {"idle_ttl": None if ttl is None else span(ttl), "memory": None if memory is None else size_text(memory)}
+    return {name: words(value) for name, value in (asdict(limits) | shown).items()}
 
 
 def words(value: Any) -> str:

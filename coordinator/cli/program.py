@@ -48,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line: the commands here, and those that other packages bring."""
-    top = argparse.ArgumentParser(prog="greenroom", description="Look after a room of warm agents.")
+    top = argparse.ArgumentParser(
+        prog="greenroom",
+        description="Look after a room of warm agents.",
+        epilog="Options come after the command: `greenroom status --room support --json`.",
+    )
     top.add_argument("--version", action="version", version=f"greenroom {__version__}")
     subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (*look.COMMANDS, *act.COMMANDS):

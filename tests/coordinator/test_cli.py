@@ -143,7 +143,12 @@ def test_limits_are_shown_set_and_cleared(run: Run) -> None:
     expected = {"room": 9, "worker": None, "idle_ttl": 60.0, "memory": 1 << 30}
     assert as_json(run("limits", "room=9", "idle_ttl=60", "memory=1GiB", "worker=none", "--json")) == expected
     assert as_json(run("status", "--json"))["limits"] == expected
-    assert "worker    none" in run("limits")[1]
+    shown = run("limits")[1]
+    assert "worker    none" in shown
+    assert "idle_ttl  60.0 s" in shown
+    assert "memory    1GiB" in shown
+    assert "next turn" not in shown
+    assert "next turn or beat" in run("limits", "room=9")[1]
     assert as_json(run("limits", "--clear", "--json")) is None
 
 
@@ -189,8 +194,9 @@ def test_an_unknown_option_in_the_url_is_no_traceback(run: Run, server: PrivateR
 def test_a_redis_that_is_away_is_one_line(run: Run) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        url = f"redis://user:hunter2@127.0.0.1:{closed.getsockname()[1]}"
-        assert run("status", "--redis", url) == (1, "", "greenroom: Redis cannot be reached (ConnectionError)\n")
+        at = f"127.0.0.1:{closed.getsockname()[1]}"
+        said = f"greenroom: Redis cannot be reached at {at} (ConnectionError)\n"
+        assert run("status", "--redis", f"redis://user:hunter2@{at}") == (1, "", said)
 
 
 def test_a_wrong_password_is_one_line(run: Run, server: PrivateRedis) -> None:

@@ -12,7 +12,7 @@ from redis import exceptions as redis_errors
 
 from coordinator import Coordinator, CoordinatorUnavailable, GreenroomError, LeaseLost, WorkerDraining
 from coordinator import operations as ops
-from coordinator.clients import async_client, sync_client
+from coordinator.clients import async_client, endpoint, sync_client
 from coordinator.errors import SchemaMismatch, SessionBusy, SessionElsewhere, UnknownWorker, is_passing, translate
 from coordinator.link import AsyncLink, Link, SyncLink, run
 from coordinator.private_redis import PrivateRedis
@@ -194,3 +194,12 @@ def test_an_argument_that_is_no_number_writes_nothing(source: Any, room: str, cl
         with pytest.raises(CoordinatorUnavailable, match="BADARG"):
             run(link.call(script, *arguments))
     assert client.keys(f"greenroom:{{{room}}}:*") == []
+
+
+def test_an_endpoint_names_no_user_and_no_password() -> None:
+    for source, where in (
+        ("redis://user:secret@redis.example:6380/2", "redis.example:6380"),
+        ("rediss://:secret@redis.example", "redis.example:6379"),
+        ("unix:///run/redis.sock?password=secret", "/run/redis.sock"),
+    ):
+        assert endpoint(sync_client(source, timeout=1, connections=1)) == where

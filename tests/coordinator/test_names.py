@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator import InvalidName, Limits, config_signature
+from coordinator.limits import size, size_text
 from coordinator.names import (
     mode_name,
     new_worker_name,
@@ -139,3 +140,11 @@ def test_values_that_look_alike_sign_differently() -> None:
     signed = [config_signature("m", {"x": value}) for value in looks]
     assert len(set(signed)) == len(looks)
     assert config_signature("m", {"x": (1, 2)}) == config_signature("m", {"x": [1, 2]})
+
+
+@pytest.mark.parametrize(("text", "bytes_"), [
+    ("4GiB", 4 << 30), ("512MiB", 512 << 20), ("3B", 3), ("1500B", 1500), ("2048TiB", 2048 << 40),
+])  # fmt: skip
+def test_a_size_is_written_as_it_is_read(text: str, bytes_: int) -> None:
+    assert size_text(bytes_) == text
+    assert size(text) == bytes_

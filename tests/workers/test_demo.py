@@ -291,7 +291,7 @@ def test_ctrl_c_while_the_processes_start_is_not_lost(
 def test_a_redis_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("GREENROOM_RETRY_FOR", "0.1")
     assert cli.main(["demo", "--redis", "redis://:hunter2@127.0.0.1:1"]) == 1
-    assert capsys.readouterr() == ("", "greenroom: Redis cannot be reached (ConnectionError)\n")
+    assert capsys.readouterr() == ("", "greenroom: Redis cannot be reached at 127.0.0.1:1 (ConnectionError)\n")
     assert cli.main(["demo", "--redis", "ftp://:hunter2@there"]) == 2
     assert "hunter2" not in capsys.readouterr().err
 
