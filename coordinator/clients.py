@@ -55,8 +55,10 @@ def endpoint(client: Any) -> str:
 
 def _pool(pool: Any, flavour: int, source: Any, options: dict[str, Any]) -> Any:
     """A pool for a URL or for a client's description. What cannot be meant is refused here, not at the first call."""
+    kind, where = ("", {}) if isinstance(source, str) else _described(source)
+    if kind.startswith("Unix") or (isinstance(source, str) and source.startswith("unix:")):
+        options = {name: value for name, value in options.items() if name != "socket_keepalive"}
     if not isinstance(source, str):
-        kind, where = _described(source)
         return pool(connection_class=_KINDS[kind][flavour], **where, **options)
     try:
         made = pool.from_url(source, **options)

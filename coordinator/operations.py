@@ -28,7 +28,7 @@ _ABANDON = Stub("abandon", "session turn key stamped worker_cap room_cap spent")
 _BEAT = Stub("beat", "worker lease schema instance", repeated="session turn")
 _BEGIN = Stub("begin", "session worker turn signature generation lease floor key queue affinity")
 _CLAIM = Stub("claim", "worker lease floor", repeated="session generation signature state turn fence key stamped")
-_CLOSED = Stub("closed", "worker", repeated="session generation")
+_CLOSED = Stub("closed", "worker instance", repeated="session generation")
 _COMMIT = Stub("commit", "session turn worker_cap room_cap")
 _DEREGISTER = Stub("deregister", "worker instance")
 _DISOWN = Stub("disown", "worker", repeated="session generation")
@@ -245,18 +245,21 @@ async def maintain(
     return done
 
 
-async def closed(link: Link, worker: str, endings: Sequence[tuple[str, int]]) -> None:
+async def closed(link: Link, worker: str, instance: str, endings: Sequence[tuple[str, int]]) -> None:
     """Ends of sessions that were carried out."""
     for batch in batches(endings, BATCH):
-        await _CLOSED(link, (word for ending in batch for word in ending), worker=worker)
+        await _CLOSED(link, (word for ending in batch for word in ending), worker=worker, instance=instance)
 
 
-async def fate(link: Link, session: str, worker: str, generation: int) -> str:
+async def fate(link: Link, session: str, worker: str, instance: str, generation: int) -> str:
     """What is to become of a copy, or of what is left of its session: 'keep', 'hard' (its end is this worker's to carry
-    out), or 'soft'."""
-    reads = [("HGET", link.keys.closing, session), ("HMGET", link.keys.session(session), "worker", "generation")]
-    closing, record = await link.read_many(reads)
+    out), or 'soft', also where another instance has taken the worker's place."""
+    keys = link.keys
+    reads = [("HGET", keys.closing, session), ("HMGET", keys.session(session), "worker", "generation")]
+    closing, record, there = await link.read_many([*reads, ("HGET", keys.worker(worker), "instance")])
     mine = [worker, str(generation)]
+    if there and text(there) != instance:
+        return "soft"
     return "hard" if text(closing).split(" ") == mine else "keep" if [text(word) for word in record] == mine else "soft"
 
 

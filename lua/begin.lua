@@ -7,7 +7,8 @@
 --          10 affinity: '1' if the turn would rather go where the agent is than have it moved here
 -- Returns  {'hit', fence, generation} | {'build', fence, snapshot or ''} : the lease is taken
 --          {'busy', why, worker, ms left, ms it has run, how many wait before, generation} : why is 'turn'; 'queue' or
---          'grace' (no worker); or 'closing': that worker ends the session's last life first, maybe the caller
+--          'grace' (no worker); or 'closing': that worker ends the session's last life first, maybe the caller; another
+--          is told so again
 --          {'elsewhere', worker, address} : affinity was asked for and another worker holds or builds it
 -- Errors   ENDED, DRAINING, UNKNOWNWORKER, BADARG
 -- Events   'moved', 'evicted' (signature), 'lost' of the copy that was there
@@ -19,6 +20,7 @@
 -- include: lib/join
 -- include: lib/lease
 -- include: lib/leave
+-- include: lib/message
 -- include: lib/queue
 -- include: lib/read_snapshot
 -- include: lib/record
@@ -77,7 +79,10 @@ for _, name in ipairs(names) do
 end
 if doomed then record = {} end -- dropped just now, with the lease that ran out
 local ends, ending = ending_of(room, session, worker)
-if ends then return busy('closing', ends, 0, nil, ending) end
+if ends then
+  if ends ~= '' and ends ~= worker then send(room, ends, session, 'hard', 'generation', ending, 'reset') end -- again
+  return busy('closing', ends, 0, nil, ending)
+end
 
 local hit = record.state == 'live' and mine and record.generation == generation and record.signature == signature
 if not record.worker or key then

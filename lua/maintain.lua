@@ -48,7 +48,7 @@ if mine and does('sweep') then
 end
 if does('caps') and worker ~= '' then cap('held:' .. worker, tonumber(set[2] or ARGV[5]), ARGV[7], 'held_from') end
 if does('caps') and mine then cap('lru', tonumber(set[3] or ARGV[6]), ARGV[8], 'lru_from') end
-if steps == 'all' and worker ~= '' and mine then endings, cursor = take_endings(room, worker, ARGV[9]) end
+if steps == 'all' and worker ~= '' then endings, cursor = take_endings(room, worker, mine, ARGV[9]) end
 if budget <= 0 or cursor ~= '0' then done.more = 1 end
 local named = { 'cursor', cursor }
 for name, number in pairs(done) do

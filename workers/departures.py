@@ -22,6 +22,7 @@ from coordinator.settings import Settings
 from workers.copies import Copies, Copy
 from workers.lifecycle import Lifecycle
 from workers.releases import Releases
+from workers.rounds import within
 
 logger = logging.getLogger("greenroom.worker")
 
@@ -34,8 +35,9 @@ class Departures:
 
     link: SyncLink
 
-    def __init__(self, settings: Settings, worker: str, lifecycle: Lifecycle, copies: Copies) -> None:
-        self._settings, self._worker, self._lifecycle, self._copies = settings, worker, lifecycle, copies
+    def __init__(self, settings: Settings, worker: str, instance: str, lifecycle: Lifecycle, copies: Copies) -> None:
+        self._settings, self._lifecycle, self._copies = settings, lifecycle, copies
+        self._worker, self._instance = worker, instance
         threads, limit = settings.release_threads, settings.release_limit
         self.releases = Releases(threads, limit)
         self.endings = Releases(threads, limit)  # a session that waits for its end is not in line behind releases
@@ -80,6 +82,10 @@ class Departures:
         else:
             self.releases.submit(f"the soft release of {session!r}", lambda: go(False))
 
+    async def fate(self, session: str, generation: int) -> str:
+        """What Redis says of a copy, or of a session's end: 'keep', 'soft', or 'hard' (it is ours to carry out)."""
+        return await ops.fate(self.link, session, self._worker, self._instance, generation)
+
     # -- ends of sessions
 
     def end_session(self, session: str, generation: int) -> None:
@@ -104,7 +110,7 @@ class Departures:
         def act() -> None:
             ours = otherwise is not None
             try:
-                ours = run(ops.fate(self.link, ending[0], self._worker, ending[1])) == "hard"
+                ours = run(self.fate(*ending)) == "hard"
             except CoordinatorUnavailable as error:
                 logger.warning("could not ask whether %s is ours: %s", what, error)
             if ours:
@@ -135,7 +141,7 @@ class Departures:
         """Tell Redis which ends were carried out. What it has not heard is told again; it is not done again."""
         endings = list(self._unreported)
         try:
-            run(ops.closed(self.link, self._worker, endings))
+            run(ops.closed(self.link, self._worker, self._instance, endings))
         except GreenroomError as error:
             if not self._refused:
                 logger.warning("could not report a session's end, trying again: %s", error)
@@ -145,6 +151,9 @@ class Departures:
         self._unreported.difference_update(endings)
         self._ours.difference_update(endings)
         return True
+
+    def _report_again(self) -> None:
+        self.report()
 
     @property
     def has_unreported(self) -> bool:
@@ -162,8 +171,9 @@ class Departures:
         finished = True
         for pool in (self.releases, self.endings):
             finished = pool.finish(deadline - time.monotonic()) and finished
-        while self._unreported and not self.report() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while self._unreported and (left := deadline - time.monotonic()) > 0:
+            if within(left, "report", self._report_again) and self._unreported:
+                time.sleep(0.05)
         return finished and not self._unreported
 
     def hurry(self) -> None:
@@ -183,9 +193,20 @@ class Departures:
             return
         limit = self._settings.release_limit
         if self.loop and self.loop.is_running():
-            asyncio.run_coroutine_threadsafe(bounded(result, limit), self.loop).result(2 * limit)
+            _wait(asyncio.run_coroutine_threadsafe(bounded(result, limit), self.loop), self.loop)
         else:
             asyncio.run(bounded(result, limit))
+
+
+def _wait(flow: Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+    """Until it has ended, however long that takes; but a loop that was stopped ends nothing any more."""
+    while True:
+        try:
+            flow.result(1.0)
+            return
+        except TimeoutError:
+            if flow.done() or not loop.is_running():
+                raise
 
 
 async def bounded(awaitable: Awaitable[T], seconds: float) -> T:

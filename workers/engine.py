@@ -39,6 +39,7 @@ from workers.departures import Departures
 from workers.lifecycle import Lifecycle
 from workers.listener import Listener
 from workers.reconcile import reconcile
+from workers.rounds import within
 from workers.running import Line, Running
 from workers.upkeep import Upkeep
 
@@ -64,18 +65,19 @@ class Engine:
         self.limits = limits if limits is not None else limits_from()
         self.lifecycle = lifecycle or Lifecycle()
         self.copies = Copies()
-        self.departures = Departures(self.settings, self.worker, self.lifecycle, self.copies)
+        self.instance = secrets.token_hex(8)  #: which start of the worker this is: its id may have been used before
+        self.departures = Departures(self.settings, self.worker, self.instance, self.lifecycle, self.copies)
         self.running = Running(self.settings, self.lifecycle, self.departures)
         self.line = Line()
         self.lease_ms = int(self.settings.lease * 1000)
         self.draining = False
         self.epoch = ""
-        self.instance = secrets.token_hex(8)  #: which start of the worker this is: its id may have been used before
         self._scripts = scripts
         self._joining = threading.RLock()
         self._leaving = threading.Lock()
         self._pid = 0
         self._left = False
+        self._unheard = False  # Redis did not hear something that was said when leaving
         self._displaced = False
         self._called_off = threading.Event()
 
@@ -192,31 +194,47 @@ class Engine:
                 return
             self.draining = True
             deadline = time.monotonic() + self.settings.leave_for
-            self.quietly("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)))
+            self._say("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)), deadline)
             self.upkeep.wake()  # what is idle goes at once
-            patience = min(self.settings.drain_for, self.settings.leave_for)
+            patience = min(self.settings.drain_for, deadline - time.monotonic())
             if still := self.running.wait(patience):
                 logger.warning("leaving with %d turns open after %.0f s", still, patience)
             self._left = True
-            self.quietly("evict its copies", lambda: self.shed(len(self.copies), "drain"))
+            self._say("evict its copies", lambda: self.shed(len(self.copies), "drain"), deadline)
             for copy in self.copies.idle():
                 self.departures.discard(copy.session, copy.generation, "soft", "drain")
             self.departures.hurry()
             if not self.departures.finish(deadline):
                 logger.warning("leaving with releases under way after %.0f s in all", self.settings.leave_for)
-            for thread in (self.upkeep, self._beat, self._fence, self._listener):
-                thread.stop(max(1.0, deadline - time.monotonic()))
-            self.quietly("deregister", lambda: run(ops.deregister(self.link, self.worker, self.instance)))
+            if self.departures.has_unreported:
+                logger.error("leaving with an end of session that Redis has not heard of: another worker does it again")
+            threads = (self.upkeep, self._beat, self._fence, self._listener)
+            for thread in threads:
+                thread.stop()
+            for thread in threads:
+                thread.join(max(0.25, deadline - time.monotonic()))
+            self._say("deregister", lambda: run(ops.deregister(self.link, self.worker, self.instance)), deadline)
             self.departures.stop()
             run(self.link.disconnect())
             atexit.unregister(self.leave)
 
-    def quietly(self, what: str, action: Callable[[], Any]) -> None:
-        """Without Redis, leaving goes on."""
-        try:
-            action()
-        except GreenroomError as error:
-            logger.warning("could not %s: %s", what, error)
+    def _say(self, what: str, action: Callable[[], Any], deadline: float) -> None:
+        """Without Redis, leaving goes on, and no longer than it may take. Behind the deadline a Redis that answered so
+        far is still told, in a moment."""
+        left = deadline - time.monotonic()
+        if left <= 0 and self._unheard:
+            return
+
+        def act() -> None:
+            try:
+                action()
+            except GreenroomError as error:
+                self._unheard = True
+                logger.warning("could not %s: %s", what, error)
+
+        if not within(max(left, 0.5), what, act):
+            self._unheard = True
+            logger.warning("could not %s in time", what)
 
     # -- turns
 
@@ -237,10 +255,7 @@ class Engine:
     def on_message(self, message: Message) -> None:
         """A hint from our channel: compared with what is here before anything is done."""
         if message.mode in ("soft", "hard"):
-            if self.copies.holds(message.session, message.generation):
-                mode = run(ops.fate(self.link, message.session, self.worker, message.generation))
-                if mode != "keep":
-                    self.departures.discard(message.session, message.generation, mode, message.reason)
+            self._departs(message)
         elif message.mode == "wake":
             self.line.wake(message.turn)
         elif message.mode == "interrupt":
@@ -249,6 +264,15 @@ class Engine:
                     self.running.interrupt(turn)
         elif message.mode == "drain":
             self._beat.wake()
+
+    def _departs(self, message: Message) -> None:
+        session, generation = message.session, message.generation
+        held = self.copies.holds(session, generation)
+        mode = run(self.departures.fate(session, generation)) if held or message.mode == "hard" else "keep"
+        if held and mode != "keep":
+            self.departures.discard(session, generation, mode, message.reason)
+        elif mode == "hard":  # nobody holds an agent any more, but the session's end is ours
+            self.departures.end_session(session, generation)
 
     def reconcile(self) -> None:
         """Compare what we hold with what Redis says, both ways (rule 14)."""

@@ -190,11 +190,12 @@ async def leave_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
         return
     copy = turn._copy
     assert copy is not None
-    snapshot = b"" if error else await snapshots.take(engine, io, copy)  # of a turn that failed the last good one stays
+    # Of a turn that failed the last good one stays. (An exception may well be falsy.)
+    snapshot = b"" if error is not None else await snapshots.take(engine, io, copy)
     stamped, told = engine.is_stamped(copy), copy.told
     turn._in_use.copy = None
     engine.running.remove(turn)
-    evict = turn._evict or ("soft fallback" if error and turn._on_error == "evict" else "")
+    evict = turn._evict or ("soft fallback" if error is not None and turn._on_error == "evict" else "")
     evict = evict or ("soft drain" if engine.draining else "")
     if turn.lost:
         snapshot, evict = b"", "soft lost"

@@ -35,8 +35,10 @@ class Listener:
         self._thread.start()
         self._subscribed.wait(self._engine.settings.socket_timeout)
 
-    def stop(self, seconds: float) -> None:
+    def stop(self) -> None:
         self._stopping.set()
+
+    def join(self, seconds: float) -> None:
         self._thread.join(seconds)
 
     def _run(self) -> None:

@@ -1,7 +1,8 @@
 """Releases in the background: a few threads, a time limit for each release, nothing waits for any of it.
 
 A thread cannot be killed: a release that takes too long is given up on, its thread is replaced, and it ends when the
-release does. There are never more than `threads` releases in time, nor more than STUCK that are not.
+release does. There are never more than `threads` releases in time, nor more than STUCK that are not. Where all threads
+are stuck, what waits for one is given up on as well, in that nobody waits for it any more; it is done when one is back.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ class _Job:
     what: str
     action: Callable[[], None]
     done: Future[None] = field(default_factory=Future)
+    queued: float = field(default_factory=time.monotonic)
     started: float = 0.0
     given_up: bool = False
+    stuck: bool = False  #: given up while it ran: its thread was replaced
 
 
 class Releases:
@@ -57,15 +60,20 @@ class Releases:
         """Give up on what takes too long. Called by whoever watches the time, and by whoever waits."""
         now = time.monotonic()
         with self._lock:
-            late = [job for job in self._running if not job.given_up and now - job.started > self._limit]
+            late = [job for job in self._running if not job.stuck and now - job.started > self._limit]
+            for job in late:
+                job.stuck = True
+            spawn = len(late) if self._stuck() <= STUCK else 0
+            self._alive += spawn - len(late)
+            if not self._alive:  # every thread is stuck: what waits may have to wait for ever
+                late += [job for job in self._unfinished if not job.started and now - job.queued > self._limit]
             for job in late:
                 job.given_up = True
                 self._unfinished.discard(job)
                 self.failed += 1
-            spawn = len(late) if self._stuck() <= STUCK else 0
-            self._alive += spawn - len(late)
         for job in late:
-            logger.error("gave up on %s after %.1f s; its thread goes on", job.what, self._limit)
+            how = "its thread goes on" if job.stuck else "all threads are stuck, and it still waits for one"
+            logger.error("gave up on %s after %.1f s; %s", job.what, self._limit, how)
             job.done.set_exception(TimeoutError(f"{job.what} took longer than {self._limit} s"))
         for _ in range(spawn):
             self._spawn()
@@ -124,14 +132,13 @@ class Releases:
             with self._lock:
                 self._running.discard(job)
                 self._unfinished.discard(job)
-                replaced = job.given_up
-                self.failed += error is not None and not replaced
-            if not replaced and error is None:
+                self.failed += error is not None and not job.given_up
+            if not job.given_up and error is None:
                 job.done.set_result(None)
-            elif not replaced and error is not None:
+            elif not job.given_up and error is not None:
                 job.done.set_exception(error)
             error = None
-            if replaced and not self._takes_its_place_again():
+            if job.stuck and not self._takes_its_place_again():
                 return
             del job
 
@@ -143,7 +150,7 @@ class Releases:
             return back
 
     def _stuck(self) -> int:
-        return sum(job.given_up for job in self._running)
+        return sum(job.stuck for job in self._running)
 
 
 def _nothing() -> None:

@@ -9,6 +9,18 @@ from collections.abc import Callable
 logger = logging.getLogger("greenroom.worker")
 
 
+def within(seconds: float, what: str, action: Callable[[], None]) -> bool:
+    """Do something that may hang, and wait for it for so long at most. Whether it was done."""
+    thread = threading.Thread(target=action, name=f"greenroom-{what}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is shutting down and starts no more threads: do it here
+        action()
+    else:
+        thread.join(max(0.0, seconds))
+    return not thread.is_alive()
+
+
 class Rounds:
     """`action` is called, says for how many seconds to wait, and is called again; sooner after an error or a `wake`."""
 
@@ -25,10 +37,13 @@ class Rounds:
         """Do it now."""
         self._woken.set()
 
-    def stop(self, seconds: float) -> None:
-        """After the round that is under way; waits for that, but no longer than so."""
+    def stop(self) -> None:
+        """After the round that is under way."""
         self._stopping = True
         self.wake()
+
+    def join(self, seconds: float) -> None:
+        """Until it has stopped, for so long at most."""
         if self._thread is not threading.current_thread() and self._thread.ident:
             self._thread.join(seconds)
 

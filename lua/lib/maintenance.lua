@@ -65,14 +65,14 @@ local function sweep_idle(room, ttl, budget)
   return #idle
 end
 
--- Ends of sessions that are this worker's to carry out, or were left to nobody or to one that is dead: about BATCH of
--- them, or all where Redis keeps so few in one piece. It knows which it is at. Returns them, and where to go on from
--- ('0': all were looked at).
-local function take_endings(room, worker, cursor)
+-- Ends of sessions that are this worker's to carry out and, if it `adopts`, those left to nobody or to one that is
+-- dead: about BATCH of them, or all where Redis keeps so few in one piece. Returns them, and where to go on from ('0':
+-- all were looked at).
+local function take_endings(room, worker, adopts, cursor)
   local taken, page = {}, redis.call('HSCAN', room.prefix .. 'closing', cursor, 'COUNT', BATCH)
   for i = 1, #page[2], 2 do
     local session = page[2][i]
-    local owner, generation = ending_of(room, session, worker)
+    local owner, generation = ending_of(room, session, adopts and worker or '')
     if owner == worker then
       taken[#taken + 1] = session
       taken[#taken + 1] = generation

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -138,6 +140,49 @@ async def test_h11_a_reset_whose_message_is_lost_is_found_at_the_next_turn(fleet
     assert await _ends(fleet, "telegram:1") == 1
 
 
+async def test_h11_a_reset_whose_message_is_lost_is_called_to_mind_by_whoever_waits(fleet: Fleet) -> None:
+    """No beat for hours, and its worker never comes by itself: the next message, anywhere, tells it again."""
+    one, two = await fleet.workers(2)
+    await fleet.say(one, "telegram:1")
+    await one.deafen()
+    assert await two.evict("telegram:1", "hard")
+    await asyncio.sleep(0.3)  # the message has come, and was not heard
+    await one.hear()
+    async with asyncio.timeout(10):
+        assert (await fleet.say(two, "telegram:1")).fresh
+    assert await _ends(fleet, "telegram:1") == 1
+
+
+async def test_h11_a_reset_whose_messages_are_all_lost_is_found_at_the_next_beat(fleet: Fleet) -> None:
+    """Also where others do the room's maintenance, second by second."""
+    one, two = await fleet.workers(2, lease=SHORT)
+    await fleet.say(one, "telegram:1")
+    await one.deafen()
+    fleet.client.set(f"{fleet.keys.prefix}maintenance", "another", ex=60)
+    assert await two.evict("telegram:1", "hard")
+    async with asyncio.timeout(10):
+        assert (await fleet.say(two, "telegram:1")).fresh
+    assert fleet.client.get(f"{fleet.keys.prefix}maintenance") == b"another"
+    assert await _ends(fleet, "telegram:1") == 1
+
+
+async def test_h11_closes_that_hang_are_in_the_way_of_no_other_reset(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there are ever threads for."""
+    monkeypatch.setattr("workers.releases.STUCK", 4)
+    one, two = await fleet.workers(2, release_limit=0.3, lease=6.0, release_threads=2)
+    names = [f"hangs:{number}" for number in range(8)]
+    await one.insert([*names, "telegram:1"])
+    for name in names:
+        await one.shut(f"close:{name}")
+        await two.evict(name, "hard")
+    await two.evict("telegram:1", "hard")
+    async with asyncio.timeout(10):
+        assert (await fleet.say(two, "telegram:1")).fresh
+    await one.unlock()
+
+
 async def test_h11_an_operator_s_reset_of_a_session_nobody_holds(fleet: Fleet) -> None:
     (one,) = await fleet.workers(1)
     assert not fleet.hall.evict("telegram:1", "hard")
@@ -148,20 +193,32 @@ async def test_h11_an_operator_s_reset_of_a_session_nobody_holds(fleet: Fleet) -
 
 
 async def test_h11_two_hundred_resets_are_done_within_two_beats(fleet: Fleet) -> None:
-    one, two = await fleet.workers(2)
+    seats = await fleet.workers(2, lease=3 * 1.2)  # a beat is a little longer than the second between two maintenances
+    rounds = [_rounds(seat.worker._engine.upkeep) for seat in seats]
     names = sorted(f"telegram:{number}" for number in range(200))
     for name in names:
         fleet.hall.evict(name, "hard")
-    for seat in (one, two):
-        fleet.client.delete(f"{fleet.keys.prefix}maintenance")
-        seat.worker._engine.upkeep.wake()  # as its beat does
-        await asyncio.sleep(0.05)
+    for seen in rounds:
+        seen.clear()
 
     async def all_ended() -> bool:
         return not fleet.client.hlen(fleet.keys.closing)
 
     await until(all_ended)
+    assert max(len(seen) for seen in rounds) <= 2
     assert sorted(await fleet.ended()) == names
+
+
+def _rounds(upkeep: Any) -> list[float]:
+    """When a worker's upkeep began a round."""
+    seen, action = list[float](), upkeep._action
+
+    def noted() -> float:
+        seen.append(time.monotonic())
+        return float(action())
+
+    upkeep._action = noted
+    return seen
 
 
 async def test_h11_an_end_whose_worker_is_dead_is_another_s(fleet: Fleet) -> None:
@@ -245,6 +302,25 @@ async def test_h13_a_turn_that_raised_keeps_its_agent_or_lets_it_go(fleet: Fleet
             async with fleet.turn(one, "telegram:1", on_error=on_error):
                 raise ZeroDivisionError
         assert (await fleet.say(one, "telegram:1", on_error=on_error)).fresh is fresh
+
+
+class Nothing(Exception):
+    """An exception that is falsy, as a collection of errors may be that happens to be empty."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@pytest.mark.stages("fake", "real")
+async def test_h13_whatever_it_raised(fleet: Fleet) -> None:
+    (one,) = await fleet.workers(1)
+    await fleet.say(one, "telegram:1", "good")
+    with pytest.raises(Nothing):
+        async with fleet.turn(one, "telegram:1", on_error="evict") as play:
+            await play.say("half")
+            raise Nothing
+    said = await fleet.say(one, "telegram:1", "after")
+    assert (said.fresh, said.history) == (True, ["good", "after"])
 
 
 async def test_h13_a_snapshot_is_of_the_last_accepted_turn_whatever_configs_came_between(fleet: Fleet) -> None:
@@ -337,9 +413,31 @@ async def test_h15_the_deadline_itself(source: Any, room: str) -> None:
     worker.start()
     with worker.turn("s"):
         pass
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(6):
         await asyncio.to_thread(worker.close)
     gate.set()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("how", ["hangs", "is gone"])
+async def test_h15_leaving_has_a_deadline_also_without_redis(kind: str, how: str, room: str) -> None:
+    """The lease is long, and so is what a call may take; the deadline of leaving is shorter."""
+    with PrivateRedis() as server:
+        worker: Any = (Worker if kind == "sync" else AsyncWorker)(
+            Agent, redis=server.url, room=room, lease=60.0, leave_for=1.0
+        )
+        await _do(worker.start)
+        await _a_turn(worker, "s")
+        if how == "hangs":
+            os.kill(server.pid, signal.SIGSTOP)
+        else:
+            server.kill()
+        try:
+            async with asyncio.timeout(6):
+                await _do(worker.close)
+        finally:
+            if how == "hangs":
+                os.kill(server.pid, signal.SIGCONT)
 
 
 async def _do(method: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import fakeredis
@@ -10,7 +11,7 @@ import redis
 import redis.asyncio
 from redis import exceptions as redis_errors
 
-from coordinator import Coordinator, CoordinatorUnavailable, GreenroomError, LeaseLost, WorkerDraining
+from coordinator import Coordinator, CoordinatorUnavailable, GreenroomError, LeaseLost, Limits, WorkerDraining
 from coordinator import operations as ops
 from coordinator.clients import async_client, endpoint, sync_client
 from coordinator.errors import SchemaMismatch, SessionBusy, SessionElsewhere, UnknownWorker, is_passing, translate
@@ -194,6 +195,15 @@ def test_an_argument_that_is_no_number_writes_nothing(source: Any, room: str, cl
         with pytest.raises(CoordinatorUnavailable, match="BADARG"):
             run(link.call(script, *arguments))
     assert client.keys(f"greenroom:{{{room}}}:*") == []
+
+
+def test_a_unix_socket_will_do(room: str, tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with PrivateRedis("--unixsocket", str(path)), redis.Redis(unix_socket_path=str(path)) as client:
+        for source in (f"unix://{path}", client):
+            with Coordinator(source, room) as coordinator:
+                coordinator.set_limits(Limits(room=7))
+                assert coordinator.limits() == Limits(room=7)
 
 
 def test_an_endpoint_names_no_user_and_no_password() -> None:

@@ -300,13 +300,15 @@ class RoomMachine(RuleBasedStateMachine):
     def evict_many(self, several: list[str], mode: str, signature: str, worker: str, skip_busy: bool) -> None:
         self.both("evict_many", several, mode, "memory", signature=signature, worker=worker, skip_busy=skip_busy)
 
-    @step(5, pick=PICKS, wrong=SELDOM)
-    def session_is_ended(self, pick: int, wrong: bool) -> None:
-        """An end was carried out, and is reported; `wrong`: another than the one that is to be done."""
+    @step(5, pick=PICKS, wrong=SELDOM, stale=SELDOM)
+    def session_is_ended(self, pick: int, wrong: bool, stale: bool) -> None:
+        """An end was carried out, and is reported; `wrong`: another than the one that is to be done; `stale`: by an
+        instance whose place was taken."""
         if closing := list(self.model.closing.items()):
             session, value = closing[pick % len(closing)]
             owner, generation = value.split(" ")
-            self.both("closed", owner, [(session, int(generation) + wrong)])
+            instance = "another" if stale else self.processes[owner].instance
+            self.both("closed", owner, instance, [(session, int(generation) + wrong)])
 
     @step(5, steps=("all", "all", "reap", "sweep", "caps"), worker=("", *WORKERS), late=SELDOM)
     def maintain(self, steps: str, worker: str, late: bool) -> None:

@@ -301,6 +301,8 @@ class Room:
                 return busy("queue", None, 0)
         copy = self.copies.get(session)  # gone, if its lease had run out
         if ending := self.ending(session, worker):
+            if ending[0] not in ("", worker):
+                self.sent.append((ending[0], "hard", session, str(ending[1])))
             return busy("closing", None, 0, ending)
         if (not copy or len(names) > 1) and (grace := self.grace_left()):
             return busy("grace", None, grace)
@@ -452,7 +454,9 @@ class Room:
                 done[self.evict_copy(session, mode, reason)] += 1
         return done["evicted"], done["marked"]
 
-    def closed(self, worker: str, endings: Iterable[tuple[str, int]]) -> None:
+    def closed(self, worker: str, instance: str, endings: Iterable[tuple[str, int]]) -> None:
+        if worker in self.workers and self.workers[worker].about["instance"] != instance:
+            return
         for session, generation in endings:
             if self.closing.get(session) == f"{worker} {generation}":
                 del self.closing[session]
@@ -593,8 +597,8 @@ class Room:
         if steps in ("all", "caps") and not another:
             capped, over = self.enforce("lru", self.limit("room", limits.room))
             done.capped, done.over = done.capped + capped, max(done.over, over)
-        if steps == "all" and not another:
-            done.endings = self._take_endings(worker) if worker else []
+        if steps == "all" and worker:
+            done.endings = self._take_endings(worker, adopts=not another)
         return done
 
     def _reap_leases(self) -> int:
@@ -630,11 +634,11 @@ class Room:
             self.drop(session, "soft", "idle")
         return len(swept)
 
-    def _take_endings(self, worker: str) -> list[tuple[str, int]]:
-        """Hard closes that are this worker's, and those left to one that is gone: they fall to this one."""
+    def _take_endings(self, worker: str, adopts: bool) -> list[tuple[str, int]]:
+        """Hard closes that are this worker's, and those left to one that is gone: they fall to who `adopts`."""
         taken = []
         for session in self.closing:
-            ending = self.ending(session, worker)
+            ending = self.ending(session, worker if adopts else "")
             if ending and ending[0] == worker:
                 taken.append((session, ending[1]))
         return taken

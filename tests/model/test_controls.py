@@ -164,7 +164,22 @@ local queued = false
     Control(  # rule 11a
         "a session begins anew before its end is carried out",
         "begin",
-        (("if ends then return", "if false then return"),),
+        (("if ends then\n", "if false then\n"),),
+    ),
+    Control(  # rule 11a
+        "an end that is to be done is not called to its worker's mind",
+        "begin",
+        (("if ends ~= '' and ends ~= worker then", "if false then"),),
+    ),
+    Control(  # rule 11a
+        "a worker's own ends wait until this second is its own",
+        "maintain",
+        (("if steps == 'all' and worker ~= '' then", "if steps == 'all' and worker ~= '' and mine then"),),
+    ),
+    Control(  # rule 11a
+        "an instance whose place was taken reports an end",
+        "closed",
+        (("if there and there ~= ARGV[2] then", "if false then"),),
     ),
     Control(  # rule 11a
         "an end that was left to a dead worker stays with it",

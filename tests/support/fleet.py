@@ -103,6 +103,7 @@ class Seat(Protocol):
     async def shut(self, gate: str) -> None: ...
     async def unlock(self, gate: str = "") -> None: ...
     async def deafen(self) -> None: ...
+    async def hear(self) -> None: ...
     async def settle(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -221,6 +222,10 @@ class LocalSeat:
         """From now on every message to this worker is lost."""
         self.worker._engine.on_message = lambda message: None
 
+    async def hear(self) -> None:
+        """From now on messages arrive again."""
+        del self.worker._engine.on_message
+
     async def settle(self) -> None:
         """Until everything that was said on the worker's channel so far is heard, and every release it led to is done.
 
@@ -268,7 +273,7 @@ class LocalPlay:
         self.agent = None
         self._using.close()
         leave = self.turn.__aexit__ if self._seat.kind == "async" else self.turn.__exit__
-        await self._seat._do(leave, error and type(error), error, None)
+        await self._seat._do(leave, None if error is None else type(error), error, None)
 
     async def forget(self) -> None:
         self.agent = None

@@ -244,7 +244,8 @@ async def test_a_task_that_would_wait_for_itself_is_told_at_once(source: Any, ro
 # -- hooks
 
 
-async def test_keep_is_cancelled_before_the_release_begins(source: Any, room: str) -> None:
+@pytest.mark.parametrize("cleaning_up", [0.1, 1.0], ids=["quick", "slow"])
+async def test_keep_is_cancelled_before_the_release_begins(source: Any, room: str, cleaning_up: float) -> None:
     order: list[str] = []
 
     class Slow(Lifecycle):
@@ -252,7 +253,7 @@ async def test_keep_is_cancelled_before_the_release_begins(source: Any, room: st
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(cleaning_up)
                 order.append("keep ended")
                 raise
 
@@ -263,6 +264,28 @@ async def test_keep_is_cancelled_before_the_release_begins(source: Any, room: st
         async with worker.turn("s"):
             pass
         await worker.evict("s")
+        async with asyncio.timeout(10):
+            while len(order) < 2:
+                await asyncio.sleep(0.01)
+    assert order == ["keep ended", "release"]
+
+
+async def test_a_loop_that_is_blocked_changes_no_order(source: Any, room: str) -> None:
+    order = list[str]()
+
+    class Quick(Lifecycle):
+        async def keep(self, agent: Any) -> None:
+            await asyncio.sleep(0)
+            order.append("keep ended")
+
+        async def release(self, agent: Any) -> None:
+            order.append("release")
+
+    async with AsyncWorker(Agent, redis=source, room=room, lifecycle=Quick(), release_limit=0.2) as worker:
+        async with worker.turn("s"):
+            pass
+        await worker.evict("s")
+        time.sleep(1.0)  # noqa: ASYNC251 - what an application should not do
         async with asyncio.timeout(10):
             while len(order) < 2:
                 await asyncio.sleep(0.01)
@@ -317,6 +340,21 @@ def test_an_end_that_redis_could_not_be_asked_about_is_not_taken_for_done(
     with worker.turn("s") as turn:
         assert turn.fresh
         assert ended == ["s"], "before the new life"
+
+
+def test_an_end_is_not_the_business_of_an_instance_whose_place_was_taken(stage: Room, client: redis.Redis) -> None:
+    """A process that was paused wakes up: its id, and what it had to end, are another's now."""
+    link = stage.link
+    stage.hold("s", Limits())
+    generation = int(client.hget(link.keys.session("s"), "generation") or 0)
+    run(ops.evict(link, "s", "hard", "reset"))
+    client.hset(link.keys.worker("w"), "instance", "the-next")
+    assert run(ops.fate(link, "s", "w", "1", generation)) == "soft"
+    run(ops.closed(link, "w", "1", [("s", generation)]))
+    assert client.hexists(link.keys.closing, "s")
+    assert run(ops.fate(link, "s", "w", "the-next", generation)) == "hard"
+    run(ops.closed(link, "w", "the-next", [("s", generation)]))
+    assert not client.hexists(link.keys.closing, "s")
 
 
 # -- for whoever writes a gateway

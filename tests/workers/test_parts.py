@@ -112,16 +112,39 @@ class TestReleases:
 
     def test_stuck_threads_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("workers.releases.STUCK", 2)
-        releases, gate = Releases(2, 0.05), threading.Event()
+        releases, gate, done = Releases(2, 0.05), threading.Event(), list[int]()
+
+        def work() -> None:
+            gate.wait(10)
+            done.append(1)
+
         before = threading.active_count()
         for number in range(10):
-            releases.submit(f"job {number}", lambda: gate.wait(10) and None)
+            releases.submit(f"job {number}", work)
         for number in range(20):
             releases.finish(0.05)
-            releases.submit(f"late job {number}", lambda: gate.wait(10) and None)
+            releases.submit(f"late job {number}", work)
         assert threading.active_count() - before <= 4
         gate.set()
-        assert releases.finish(10), "when the stuck ones are through, the queue is served"
+        wait_until(lambda: len(done) == 30, what="when the stuck ones are through, the queue is served")
+        assert releases.finish(10)
+        releases.stop()
+
+    def test_what_waits_while_all_threads_are_stuck_is_given_up_on_and_done_later(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    ) -> None:
+        monkeypatch.setattr("workers.releases.STUCK", 2)
+        releases, gate, done = Releases(1, 0.05), threading.Event(), list[int]()
+        for number in range(3):
+            releases.submit(f"the stuck one {number}", lambda: gate.wait(10) and None)
+            releases.finish(0.1)
+        waits = releases.submit("the healthy one", lambda: done.append(1))
+        assert releases.finish(10), "nobody waits for it"
+        assert isinstance(waits.exception(0), TimeoutError)
+        assert "gave up on the healthy one after 0.1 s; all threads are stuck" in caplog.text
+        assert done == []
+        gate.set()
+        wait_until(lambda: done == [1], what="its turn")
         releases.stop()
 
     def test_one_that_raises_is_counted(self, caplog: Any) -> None:
