@@ -38,11 +38,11 @@ def test_two_that_wait_for_two_names_never_block_each_other(look: Coordinator, c
         named = {"worker": "w", "signature": "x", "generation": 0, "lease": 60_000, "queue": 60_000}
         return run(ops.begin(link, session=session, turn=turn, key=key, **named))  # type: ignore[arg-type]
 
-    assert isinstance(ask("K", "holder"), Granted)
+    assert isinstance(ask("K", "first"), Granted)
     ask("S", "a", "K"), ask("S", "b", "K")
     client.delete(f"greenroom:{{{room}}}:waiter:a")  # a stalls past its place
     ask("S", "b", "K"), ask("S", "a", "K")
-    run(ops.abandon(link, "K", "holder", Limits()))
+    run(ops.abandon(link, "K", "first", Limits()))
     answers = [ask("S", "b", "K"), ask("S", "a", "K")]
     assert isinstance(answers[0], Granted), answers
 

@@ -41,7 +41,7 @@ from workers.rehearsal.verdict import (
     load,
     summary,
 )
-from workers.rehearsal.view import Frame, Holding, line, render, render_summary
+from workers.rehearsal.view import Frame, Shelf, line, render, render_summary
 
 COMMAND = [sys.executable, "-m", "coordinator", "demo", "--json"]
 
@@ -152,7 +152,7 @@ def frame(**other: Any) -> Frame:
         Event("3-0", 3.0, "evicted", {"session": "s", "worker": "w1", "reason": "reset", "mode": "hard"}),
         Event("4-0", 4.0, "over-cap", {"index": "lru", "over": "1"}),
     ] * 4
-    workers = [Holding("w1", "up", 12, 3), Holding("w2", "draining", 16, 0)]
+    workers = [Shelf("w1", "up", 12, 3), Shelf("w2", "draining", 16, 0)]
     given: dict[str, Any] = {"workers": workers, "held": 28, "rate": 40.0, "counters": counters, "events": events}
     given |= {"title": "Greenroom demo", "elapsed": 10.0, "seconds": 20.0, "cap": 16, "room_cap": 45}
     return Frame(**(given | other))
@@ -176,7 +176,7 @@ def test_the_view_fits_the_terminal_and_never_changes_its_height(width: int, hei
 
 def test_many_agents_share_a_dot() -> None:
     console = Console(file=io.StringIO(), width=100)
-    console.print(render(replace(frame(), cap=1000, workers=[Holding("w1", "up", 500, 1)]), 100, 30))
+    console.print(render(replace(frame(), cap=1000, workers=[Shelf("w1", "up", 500, 1)]), 100, 30))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("●") == 2  # one of them in the legend
     assert "500/1000" in text

@@ -166,14 +166,14 @@ def test_nobody_jumps_a_queue_with_many_stale_places(stage: Room, client: redis.
     for line in (64, 1200):
         session = f"s{line}"
         assert isinstance(stage.begin(session), Granted)
-        holder = f"w/{stage.turns}"
+        running = f"w/{stage.turns}"
         first = stage.turns + 1
         for _ in range(line):
             stage.begin(session, queue=60_000)
         names = [f"{stage.link.keys.prefix}waiter:w/{first + number}" for number in range(line)]
         assert client.delete(*names) == line  # they stopped asking
         stage.begin(session, turn=f"live-{line}", queue=60_000)
-        run(ops.abandon(stage.link, session, holder, Limits()))
+        run(ops.abandon(stage.link, session, running, Limits()))
         answers = [stage.begin(session) for _ in range(3)]
         assert [answer.why for answer in answers] == ["queue"] * 3, "wait=0 never jumps"
         assert isinstance(stage.begin(session, turn=f"live-{line}", queue=60_000), Granted)

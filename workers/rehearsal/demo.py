@@ -39,7 +39,7 @@ from coordinator.private_redis import NoRedisServer, PrivateRedis
 from coordinator.room import Coordinator, Event
 from workers.rehearsal.crew import Member, Plan
 from workers.rehearsal.verdict import History, Trouble, check, load, summary
-from workers.rehearsal.view import Frame, Holding, line, render, render_summary
+from workers.rehearsal.view import Frame, Shelf, line, render, render_summary
 
 #: Short, so that a killed worker's sessions are free again while one watches.
 LEASE = 6.0
@@ -220,12 +220,12 @@ class _Frames:
         self._turns.append((elapsed, turns))
         since, before = self._turns[0]
         span = elapsed - since
-        holding = [
-            Holding(one.worker, one.state, one.held, sum(bool(s.turn) and s.worker == one.worker for s in sessions))
+        shelves = [
+            Shelf(one.worker, one.state, one.held, sum(bool(s.turn) and s.worker == one.worker for s in sessions))
             for one in sorted(workers, key=lambda one: one.worker)
         ]
         return Frame(
-            self._title, elapsed, self._seconds, self._limits.worker or 0, self._limits.room or 0, holding,
+            self._title, elapsed, self._seconds, self._limits.worker or 0, self._limits.room or 0, shelves,
             held=sum(one.state == "live" for one in sessions), rate=(turns - before) / span if span else 0.0,
             counters=counters, events=tuple(self._events),
         )  # fmt: skip

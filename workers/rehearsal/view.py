@@ -23,7 +23,7 @@ _STYLES = {"built": "green", "moved": "cyan", "evicted": "yellow", "lost": "red"
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Shelf:
     """One worker at a moment."""
 
     worker: str
@@ -41,7 +41,7 @@ class Frame:
     seconds: float
     cap: int
     room_cap: int
-    workers: Sequence[Holding] = ()
+    workers: Sequence[Shelf] = ()
     held: int = 0
     rate: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def render(frame: Frame, width: int, height: int) -> RenderableType:
         Text(frame.title, style="bold", no_wrap=True, overflow="ellipsis"),
         _progress(frame, width),
         Text(),
-        _holdings(frame, width),
+        _shelves(frame, width),
         Text(),
         _numbers(frame),
         Text(),
@@ -95,7 +95,7 @@ def _progress(frame: Frame, width: int) -> RenderableType:
     return grid
 
 
-def _holdings(frame: Frame, width: int) -> RenderableType:
+def _shelves(frame: Frame, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right")
@@ -112,7 +112,7 @@ def _holdings(frame: Frame, width: int) -> RenderableType:
     return grid
 
 
-def _meter(one: Holding, cap: int, room: int) -> Text:
+def _meter(one: Shelf, cap: int, room: int) -> Text:
     """A dot for each agent, or for each few where there are many."""
     per = max(1, -(-cap // room))
     lit = -(-one.mid_turn // per)
