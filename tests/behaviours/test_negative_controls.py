@@ -171,7 +171,7 @@ def _without(name: str) -> Callable[..., str]:
     return lambda **config: config_signature(**config | {name: None})
 
 
-def _busy_whatever_it_is(error: Exception) -> GreenroomError:
+def _busy_whatever_it_is(error: Exception, place: str) -> GreenroomError:
     return SessionBusy("some session")
 
 

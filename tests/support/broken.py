@@ -60,7 +60,7 @@ RULES = {
     "lease keys do not count": Break("begin", "= room.prefix, { session, key }", "= room.prefix, { session }"),
     "soft is hard": Break("lib/drop", "  local prefix = room.prefix\n", "  local prefix, mode = room.prefix, 'hard'\n"),
     "hard is soft": Break("evict", "caller, prefix = ARGV[1], ARGV[2]", "caller, prefix = ARGV[1], 'soft'"),
-    "nobody takes endings over": Break("maintain", "endings, cursor = take_endings(room, worker, ARGV[9])", ""),
+    "nobody takes endings over": Break("maintain", "endings, cursor = take_endings(room, worker, mine, ARGV[9])", ""),
     "a lease stays where it was": Break("rebind", "if record.key then", "if false then"),
     "no snapshot": Break("lib/snapshot", "if data == '' then return end", "if data then return end"),
 }  # fmt: skip
