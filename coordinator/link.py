@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -35,7 +36,7 @@ def run(flow: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a flow over a sync link tried to wait for an event loop")
 
 
-class Link:
+class Link(ABC):
     """Calls scripts and reads keys. Retries what is safe to retry: every script is, by its turn id or by nature."""
 
     _client: Any
@@ -98,17 +99,17 @@ class Link:
     def _translated(self, error: Exception) -> GreenroomError:
         return translate(error, endpoint(self._client))
 
-    async def disconnect(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def disconnect(self) -> None: ...
 
-    async def _send(self, *command: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    async def _send(self, *command: Any) -> Any: ...
 
-    async def _pipeline(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _pipeline(self, commands: list[tuple[Any, ...]]) -> list[Any]: ...
 
-    async def _pause(self, seconds: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None: ...
 
 
 class SyncLink(Link):

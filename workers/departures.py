@@ -103,25 +103,28 @@ class Departures:
         self, what: str, ending: Ending, end: Callable[[], None], otherwise: Callable[[], None] | None = None
     ) -> None:
         """Once, if it is still ours when its time comes: we may have been taken for dead, and another worker may have
-        done it. Then, `otherwise`. If Redis cannot say, an agent that is here is closed all the same, while a session
-        without one waits: Redis will hand it to us again."""
+        done it; or it was given up on while it waited, and the session's new life may have begun. Then, `otherwise`. If
+        Redis cannot say, an agent that is here is closed all the same, while a session without one waits: Redis will
+        hand it to us again."""
         self._ours.add(ending)
 
         def act() -> None:
-            ours = otherwise is not None
-            try:
-                ours = run(self.fate(*ending)) == "hard"
-            except CoordinatorUnavailable as error:
-                logger.warning("could not ask whether %s is ours: %s", what, error)
+            ours = ending in self._ours and ending not in self._unreported
+            if ours:
+                try:
+                    ours = run(self.fate(*ending)) == "hard"
+                except CoordinatorUnavailable as error:
+                    logger.warning("could not ask whether %s is ours: %s", what, error)
+                    ours = otherwise is not None
+                if not ours:
+                    self._ours.discard(ending)
             if ours:
                 try:
                     end()
                 finally:
                     self._done(ending)
-            else:
-                self._ours.discard(ending)
-                if otherwise:
-                    otherwise()
+            elif otherwise:
+                otherwise()
 
         self.endings.submit(what, act).add_done_callback(lambda done: self._given_up(ending, done))
 
@@ -152,9 +155,6 @@ class Departures:
         self._ours.difference_update(endings)
         return True
 
-    def _report_again(self) -> None:
-        self.report()
-
     @property
     def has_unreported(self) -> bool:
         return bool(self._unreported)
@@ -167,14 +167,15 @@ class Departures:
             pool.check()
 
     def finish(self, deadline: float) -> bool:
-        """Until everything is let go of, and reported, or given up on: at `deadline` (monotonic) at the latest."""
+        """Until everything is let go of or given up on, and reported: at `deadline` (monotonic) at the latest. Whether
+        the first was reached."""
         finished = True
         for pool in (self.releases, self.endings):
             finished = pool.finish(deadline - time.monotonic()) and finished
         while self._unreported and (left := deadline - time.monotonic()) > 0:
-            if within(left, "report", self._report_again) and self._unreported:
+            if within(left, "report", self.report) and self._unreported:
                 time.sleep(0.05)
-        return finished and not self._unreported
+        return finished
 
     def hurry(self) -> None:
         """The worker leaves: everything that is waiting to be released may start."""

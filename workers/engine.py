@@ -77,7 +77,7 @@ class Engine:
         self._leaving = threading.Lock()
         self._pid = 0
         self._left = False
-        self._unheard = False  # Redis did not hear something that was said when leaving
+        self._redis_away = False  # Redis did not hear something that was said when leaving
         self._displaced = False
         self._called_off = threading.Event()
 
@@ -222,18 +222,18 @@ class Engine:
         """Without Redis, leaving goes on, and no longer than it may take. Behind the deadline a Redis that answered so
         far is still told, in a moment."""
         left = deadline - time.monotonic()
-        if left <= 0 and self._unheard:
+        if left <= 0 and self._redis_away:
             return
 
         def act() -> None:
             try:
                 action()
             except GreenroomError as error:
-                self._unheard = True
+                self._redis_away = True
                 logger.warning("could not %s: %s", what, error)
 
         if not within(max(left, 0.5), what, act):
-            self._unheard = True
+            self._redis_away = True
             logger.warning("could not %s in time", what)
 
     # -- turns
@@ -266,6 +266,7 @@ class Engine:
             self._beat.wake()
 
     def _departs(self, message: Message) -> None:
+        """A copy of ours is out of the room, or a session's end is ours to carry out: if Redis says so, too."""
         session, generation = message.session, message.generation
         held = self.copies.holds(session, generation)
         mode = run(self.departures.fate(session, generation)) if held or message.mode == "hard" else "keep"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 logger = logging.getLogger("greenroom.worker")
 
 
-def within(seconds: float, what: str, action: Callable[[], None]) -> bool:
+def within(seconds: float, what: str, action: Callable[[], object]) -> bool:
     """Do something that may hang, and wait for it for so long at most. Whether it was done."""
     thread = threading.Thread(target=action, name=f"greenroom-{what}", daemon=True)
     try:

@@ -146,7 +146,7 @@ async def test_h11_a_reset_whose_message_is_lost_is_called_to_mind_by_whoever_wa
     await fleet.say(one, "telegram:1")
     await one.deafen()
     assert await two.evict("telegram:1", "hard")
-    await asyncio.sleep(0.3)  # the message has come, and was not heard
+    await until(lambda: one.missed, what="the message that gets lost")
     await one.hear()
     async with asyncio.timeout(10):
         assert (await fleet.say(two, "telegram:1")).fresh
@@ -181,6 +181,33 @@ async def test_h11_closes_that_hang_are_in_the_way_of_no_other_reset(
     async with asyncio.timeout(10):
         assert (await fleet.say(two, "telegram:1")).fresh
     await one.unlock()
+
+
+async def test_h11_a_close_that_was_given_up_on_while_it_waited_tears_down_no_new_life(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread is free at last, and Redis cannot say whose the end is."""
+    monkeypatch.setattr("workers.releases.STUCK", 2)
+    one, two = await fleet.workers(2, release_limit=0.3, lease=6.0, release_threads=1)
+    names = [f"hangs:{number}" for number in range(4)]
+    await one.insert([*names, "telegram:1"])
+    for name in names:
+        await one.shut(f"close:{name}")
+        await two.evict(name, "hard")
+    await two.evict("telegram:1", "hard")
+    async with asyncio.timeout(10):
+        assert (await fleet.say(two, "telegram:1")).fresh
+    old, _ = await fleet.records("telegram:1")
+    assert not old.gone, "it still waits for a thread"
+
+    async def away(*_: Any) -> str:
+        raise CoordinatorUnavailable("Redis cannot be reached")
+
+    monkeypatch.setattr(ops, "fate", away)
+    await one.unlock()
+    await until(lambda: old.gone, what="its release")
+    assert (old.released, old.closed) == (1, 0)
+    assert fleet.backstage.of("telegram:1").terminal_open, "the new life's state was not torn down"
 
 
 async def test_h11_an_operator_s_reset_of_a_session_nobody_holds(fleet: Fleet) -> None:

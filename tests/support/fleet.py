@@ -142,6 +142,7 @@ class LocalSeat:
     ) -> None:
         """`plain`: an async worker, too, gets a builder that is no coroutine function."""
         self.kind, self.room = kind, room
+        self.missed: list[Any] = []  #: messages that came while it was deaf
         self.cast = Cast(backstage)
         common: dict[str, Any] = {"redis": source, "room": room, "scripts": scripts(broken)} | settings
         common["lifecycle"] = lifecycle(self.cast)
@@ -220,7 +221,7 @@ class LocalSeat:
 
     async def deafen(self) -> None:
         """From now on every message to this worker is lost."""
-        self.worker._engine.on_message = lambda message: None
+        self.worker._engine.on_message = self.missed.append
 
     async def hear(self) -> None:
         """From now on messages arrive again."""
