@@ -13,7 +13,7 @@ $(RUN): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Greenroom needs Python 3.11 or later, this is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Greenroom into $(VENV) …"
-	@$(PIP) '.[embedded,fake]'
+	@$(PIP) '.[embedded,fake,gateway]'
 	@touch $@
 
 $(READY): $(RUN)

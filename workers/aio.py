@@ -76,6 +76,10 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
         self._io = _LoopIO(self._engine, AsyncLink(self._engine.settings, self._scripts), self._build, self._chores)
         self._signals.install()
 
+    async def drain(self) -> None:
+        """Take no new sessions, and let idle agents go. The worker stays in the room until it is closed."""
+        await asyncio.get_running_loop().run_in_executor(self._chores, self._engine.drain)
+
     async def close(self) -> None:
         """Drain and leave: turns end, copies are released, the worker is deregistered. May be called again. From inside
         a turn it returns at once, and is carried out when that turn is over."""
@@ -104,6 +108,11 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
         """Ask the turn that runs on a session to stop, wherever it runs. False when none does."""
         self._engine.check_session(session)
         return await ops.interrupt(self._running().link, session)
+
+    async def known(self) -> bool:
+        """Whether Redis can be reached, and knows this worker."""
+        link = self._running().link
+        return bool(await link.read("ZSCORE", link.keys.workers, self.id))
 
     async def sweep(self) -> int:
         """Evict what has been idle for longer than idle_ttl; how many went."""

@@ -46,6 +46,11 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
         return self._engine.worker
 
     @property
+    def draining(self) -> bool:
+        """Whether this worker takes no new sessions: it was told to drain, or is about to leave."""
+        return self._engine.draining
+
+    @property
     def resident(self) -> list[str]:
         """Sessions whose agents are held here, the least recently used first."""
         return [copy.session for copy in self._engine.copies]

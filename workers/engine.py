@@ -187,15 +187,21 @@ class Engine:
                     copy.saved = None  # Redis lost its snapshot with everything else
             self.reconcile()
 
+    def drain(self, deadline: float | None = None) -> None:
+        """Take no new sessions, and let what is idle go at once. The room is told, if that can be done in time."""
+        self.check_running()
+        self.draining = True
+        deadline = deadline or time.monotonic() + self.settings.retry_for
+        self._say("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)), deadline)
+        self.upkeep.wake()
+
     def leave(self) -> None:
         """Drain: turns end, copies are released, the worker is deregistered. A second caller waits for the first."""
         with self._leaving:
             if self._left or self._pid != os.getpid():  # not started, or a fork of who did
                 return
-            self.draining = True
             deadline = time.monotonic() + self.settings.leave_for
-            self._say("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)), deadline)
-            self.upkeep.wake()  # what is idle goes at once
+            self.drain(deadline)
             patience = min(self.settings.drain_for, deadline - time.monotonic())
             if still := self.running.wait(patience):
                 logger.warning("leaving with %d turns open after %.0f s", still, patience)

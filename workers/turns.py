@@ -133,6 +133,10 @@ class TurnState:
         """Evict this agent when the turn ends, so that the next message builds another one."""
         self._evict = f"{mode_name(mode)} {reason_name(reason)}"
 
+    def interrupt(self) -> None:
+        """Ask this turn's agent to stop soon. Returns at once; does nothing if the turn is over."""
+        self._engine.running.interrupt(self)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session!r} fence={self.fence}{' lost' if self.lost else ''}>"
 

@@ -55,6 +55,10 @@ class Worker(BaseWorker["_ThreadIO", Turn]):
         self._io = _ThreadIO(SyncLink(self._engine.settings, self._scripts), self._build)
         self._signals.install()
 
+    def drain(self) -> None:
+        """Take no new sessions, and let idle agents go. The worker stays in the room until it is closed."""
+        self._engine.drain()
+
     def close(self) -> None:
         """Drain and leave: turns end, copies are released, the worker is deregistered. May be called again. From inside
         a turn it returns at once, and is carried out when that turn is over."""
@@ -79,6 +83,11 @@ class Worker(BaseWorker["_ThreadIO", Turn]):
         """Ask the turn that runs on a session to stop, wherever it runs. False when none does."""
         self._engine.check_session(session)
         return run(ops.interrupt(self._running().link, session))
+
+    def known(self) -> bool:
+        """Whether Redis can be reached, and knows this worker."""
+        link = self._running().link
+        return bool(run(link.read("ZSCORE", link.keys.workers, self.id)))
 
     def sweep(self) -> int:
         """Evict what has been idle for longer than idle_ttl; how many went."""

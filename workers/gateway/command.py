@@ -1,0 +1,165 @@
+"""`greenroom serve --agent module:build --port 8000`: the command line of a gateway replica."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.cli.command import ROOM, BadUsage, Subparsers, add_command
+from coordinator.clients import endpoint, sync_client
+from coordinator.settings import Settings, limits_from
+
+ECHO = "workers.gateway.echo:build"
+
+
+def command(subparsers: Subparsers) -> None:
+    """Register `greenroom serve`."""
+    parser = add_command(subparsers, "serve", main, "serve agents over HTTP, as one replica of a gateway")
+    parser.add_argument("--room", metavar="NAME", help=ROOM)
+    parser.add_argument(
+        "--agent",
+        metavar="MODULE:BUILD",
+        default=os.environ.get("GREENROOM_AGENT"),
+        help=f"what makes an agent: called with a request, it returns one with `run(message)`; {ECHO} says back "
+        "what it hears (default: $GREENROOM_AGENT)",
+    )
+    parser.add_argument(
+        "--host", metavar="HOST", help="address to listen on (default: $GREENROOM_HOST, else 127.0.0.1)"
+    )
+    parser.add_argument("--port", metavar="N", type=_port, help="0: any free one (default: $GREENROOM_PORT, else 8000)")
+    parser.add_argument(
+        "--advertise",
+        metavar="URL",
+        help="where the other replicas reach this one (default: $GREENROOM_ADDRESS, else made of the host that is "
+        "listened on, or the address from which Redis is reached, and the port)",
+    )
+    parser.add_argument("--worker", metavar="ID", help="the worker's id (default: host, process and a few letters)")
+    parser.add_argument(
+        "--drain-for", metavar="SECONDS", type=float, help="how long running turns may take when it is told to go (300)"
+    )
+    parser.add_argument(
+        "--on-disconnect",
+        choices=("finish", "interrupt"),
+        help="what becomes of the turn of a client that goes away (finish)",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Serve until told to go. 0: everything was left in order."""
+    if not options.agent:
+        raise BadUsage(f"--agent is missing; to try it without one of your own: --agent {ECHO}")
+    build = _named(options.agent)
+    try:
+        from workers.gateway.gateway import Gateway
+        from workers.gateway.server import serve
+        from workers.gateway.settings import GatewaySettings
+    except ModuleNotFoundError as error:
+        raise BadUsage(f"{error.name} is not installed: `greenroom serve` needs the extra `gateway`") from None
+    host = options.host or os.environ.get("GREENROOM_HOST") or "127.0.0.1"
+    try:
+        port = options.port if options.port is not None else _port(os.environ.get("GREENROOM_PORT") or "8000")
+        settings = GatewaySettings.load(drain_for=options.drain_for, on_disconnect=options.on_disconnect)
+        worker = Settings.load(redis=options.redis, room=options.room)
+        limits = limits_from()
+        sync_client(worker.redis, timeout=1.0, connections=1).close()
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise BadUsage(str(error)) from None
+    listening = _listen(host, port)
+    bound = listening.getsockname()[1]
+    address = options.advertise or worker.address or f"http://{_reachable(host, worker)}:{bound}"
+    logging.basicConfig(
+        level=os.environ.get("GREENROOM_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    gateway = Gateway(
+        build,
+        settings,
+        redis=options.redis,
+        room=options.room,
+        worker=options.worker,
+        limits=limits,
+        address=address,
+        drain_for=settings.drain_for,
+        leave_for=max(worker.leave_for, settings.drain_for + 60.0),
+    )
+    about = {"worker": gateway.worker.id, "url": f"http://{_bracketed(host)}:{bound}", "address": address}
+    about |= {"room": worker.room, "agent": options.agent}
+
+    def announce() -> None:
+        line = "{worker} serves {agent} at {url}, for the other replicas {address}, in the room {room}"
+        print(json.dumps(about) if options.json else line.format(**about), flush=True)
+
+    with listening:
+        asyncio.run(serve(gateway, listening, announce))
+    return 0
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {ascii(text)[:40]}")
+    return int(text)
+
+
+def _named(name: str) -> Callable[..., Any]:
+    """The builder that `module:attribute` names, also from the folder we are in."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise BadUsage(f"--agent is module:build, not {ascii(name)[:80]}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise BadUsage(f"--agent {name}: there is no module {error.name!r}") from None
+    try:
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise BadUsage(f"--agent {name}: {module} has no {attribute!r}") from None
+    if not callable(found):
+        raise BadUsage(f"--agent {name}: it cannot be called; it has to make an agent of a request")
+    return found  # type: ignore[no-any-return]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen before anything else: who cannot should not join the room."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise BadUsage(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    listening.setblocking(False)
+    return listening
+
+
+def _reachable(host: str, settings: Settings) -> str:
+    """By which name other replicas reach this one: what it listens on, or, if that is every address, the one from which
+    it reaches Redis, as they do."""
+    if host not in ("0.0.0.0", "::", ""):
+        return _bracketed(host)
+    client = sync_client(settings.redis, timeout=1.0, connections=1)
+    there, _, port = endpoint(client).rpartition(":")
+    try:
+        family, *_, address = socket.getaddrinfo(there.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            return _bracketed(str(probe.getsockname()[0]))
+    except (OSError, ValueError):  # a unix socket, or a name that is not known yet
+        return socket.gethostname()
+    finally:
+        client.close()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,160 @@
+"""A replica: takes messages, gives each a turn on the session's agent, and goes when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+from coordinator.errors import GreenroomError, SessionBusy
+from workers.aio import AsyncTurn, AsyncWorker
+from workers.gateway.exchange import Exchange
+from workers.gateway.performance import Performance
+from workers.gateway.problems import Interrupted, problem_of
+from workers.gateway.requests import Message
+from workers.gateway.settings import GatewaySettings
+from workers.lifecycle import Lifecycle
+from workers.turns import Build
+
+logger = logging.getLogger("greenroom.gateway")
+
+
+class Stopping(Lifecycle):
+    """An agent that does not know `interrupt` is stopped by taking no more of its pieces."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, Performance] = {}  # by the agent's id(): it may not be hashable
+
+    def interrupt(self, agent: Any) -> Any:
+        if callable(getattr(agent, "interrupt", None)):
+            return super().interrupt(agent)
+        if performance := self.running.get(id(agent)):
+            performance.stop()
+        return None
+
+
+class Gateway:
+    """One replica. `worker_settings` are those of an AsyncWorker."""
+
+    def __init__(self, build: Build, settings: GatewaySettings, **worker_settings: Any) -> None:
+        self.settings = settings
+        self.counts: Counter[str] = Counter()
+        self.began = time.time()
+        self._lifecycle = Stopping()
+        self.worker = AsyncWorker(build, lifecycle=self._lifecycle, **worker_settings)
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._threads = ThreadPoolExecutor(self.settings.run_threads, "greenroom-run")
+        await self.worker.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.worker.close()
+        self._threads.shutdown(wait=False)
+
+    # -- messages
+
+    def take(self, message: Message) -> Exchange:
+        """Have a message answered. It goes its way whether or not its client waits."""
+        exchange = Exchange()
+        task = asyncio.create_task(self._take(message, exchange))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        if self.settings.on_disconnect == "interrupt":
+            exchange.on_leave = task.cancel  # while it waits in line; a turn that runs sets its own
+        return exchange
+
+    async def _take(self, message: Message, exchange: Exchange) -> None:
+        try:
+            exchange.close(await self._turn(message, exchange))
+            self.counts["answered"] += 1
+        except asyncio.CancelledError:
+            exchange.close(problem_of(Interrupted()))
+            raise
+        except Exception as error:
+            problem = problem_of(error)
+            self.counts[problem.kind] += 1
+            if problem.status == 500:
+                logger.error("a turn on %r: %s", message.session, problem, exc_info=error)
+            exchange.close(problem)
+
+    async def _turn(self, message: Message, exchange: Exchange) -> dict[str, Any]:
+        """A turn now, or when those before it are over; what it does with one that runs is `on_busy`."""
+        if message.on_busy == "wait":
+            return await self._perform(message, exchange, self.settings.wait)
+        try:
+            return await self._perform(message, exchange, 0.0)
+        except SessionBusy:
+            if message.on_busy == "reject":
+                raise
+        await self.worker.interrupt(message.session)
+        return await self._perform(message, exchange, self.settings.wait)
+
+    async def _perform(self, message: Message, exchange: Exchange, wait: float) -> dict[str, Any]:
+        async with self.worker.turn(message.session, message.config, wait=wait) as turn:
+            await self._run(turn, message, exchange)
+        return {
+            "reply": "".join(exchange.pieces),
+            "session": message.session,
+            "worker": self.worker.id,
+            "fence": turn.fence,
+            "fresh": turn.fresh,
+            "forwarded": False,
+        }
+
+    async def _run(self, turn: AsyncTurn, message: Message, exchange: Exchange) -> None:
+        agent = turn.agent
+        performance = self._lifecycle.running[id(agent)] = Performance(exchange.say, self._threads)
+        if exchange.on_leave:
+            exchange.on_leave = turn.interrupt
+        offered = {"session": turn.session, "fence": turn.fence, "fresh": turn.fresh, "config": message.config}
+        try:
+            await performance.run(agent, message.text, offered)
+        finally:
+            del self._lifecycle.running[id(agent)]
+
+    async def reset(self, session: str) -> bool:
+        """The session is over, wherever its agent is. Whether there was one."""
+        return await self.worker.evict(session, mode="hard")
+
+    # -- coming and going
+
+    async def ready(self) -> str:
+        """Why no message should be sent here; '' when there is no reason."""
+        if self.worker.draining:
+            return "draining"
+        try:
+            async with asyncio.timeout(1.0):
+                return "" if await self.worker.known() else "unknown to Redis"
+        except (GreenroomError, TimeoutError):
+            return "Redis cannot be reached"
+
+    async def drain(self) -> None:
+        """Take no new sessions; running turns end, for so long at most. What still runs then is asked to stop."""
+        with contextlib.suppress(GreenroomError):
+            await self.worker.drain()
+        if self._open:
+            logger.info("draining: %d messages are being answered", len(self._open))
+            _, late = await asyncio.wait(self._open, timeout=self.settings.drain_for)
+            if late:
+                logger.warning("%d messages are still being answered after %g s", len(late), self.settings.drain_for)
+
+    def metrics(self) -> str:
+        """Numbers in Prometheus's text format."""
+        lines = [
+            "# HELP greenroom_messages_total Messages by what became of them.",
+            "# TYPE greenroom_messages_total counter",
+            *(f'greenroom_messages_total{{outcome="{kind}"}} {count}' for kind, count in sorted(self.counts.items())),
+            "# HELP greenroom_messages_open Messages that are being answered, or wait.",
+            "# TYPE greenroom_messages_open gauge",
+            f"greenroom_messages_open {len(self._open)}",
+            "# HELP greenroom_resident_agents Agents held here.",
+            "# TYPE greenroom_resident_agents gauge",
+            f"greenroom_resident_agents {len(self.worker.resident)}",
+        ]
+        return "\n".join(lines) + "\n"

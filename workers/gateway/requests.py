@@ -1,0 +1,111 @@
+"""What may be asked of a replica: a request is read and checked whole before anything is done for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from urllib.parse import unquote_to_bytes
+
+from starlette.requests import ClientDisconnect, Request
+
+from coordinator.names import session_name
+from coordinator.signature import sign
+from workers.gateway.problems import Problem
+from workers.gateway.settings import GatewaySettings
+
+ON_BUSY = ("wait", "reject", "interrupt")
+_FIELDS = ("message", "config", "on_busy")
+_EVENTS = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message for a session, as it was sent to us."""
+
+    session: str
+    text: str = field(repr=False)
+    config: dict[str, Any] | None = field(default=None, repr=False)  # may hold credentials
+    on_busy: str = "wait"
+    streamed: bool = False  #: the client wants events
+
+
+def target(request: Request) -> tuple[str, bool]:
+    """The session in the path, and whether its turns are meant. Read from the bytes that were sent: a name may hold an
+    encoded slash."""
+    path: bytes = request.scope["raw_path"]
+    match path.split(b"/"):
+        case [b"", b"v1", b"sessions", name, *rest] if rest in ([], [b"turns"]):
+            try:
+                return session_name(unquote_to_bytes(name).decode()), bool(rest)
+            except UnicodeDecodeError:
+                raise Problem("invalid-request", "a session is percent-encoded UTF-8") from None
+    raise Problem("not-found", "there is nothing at this address")
+
+
+async def message_of(session: str, request: Request, settings: GatewaySettings) -> Message:
+    """A message for a turn, or the problem with it."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem("unsupported-media-type", "the body has to be application/json")
+    body = _fields(await _body(request, settings))
+    if unknown := sorted(body.keys() - set(_FIELDS)):
+        _wrong(f"unknown field {ascii(unknown[0])[:40]}: one of {', '.join(_FIELDS)}")
+    text, config, on_busy = body.get("message"), body.get("config"), body.get("on_busy", "wait")
+    if not isinstance(text, str):
+        _wrong("message has to be a text")
+    if config is not None and not isinstance(config, dict):
+        _wrong("config has to be an object")
+    if on_busy not in ON_BUSY:
+        _wrong(f"on_busy has to be one of {', '.join(ON_BUSY)}")
+    try:
+        sign(config)
+    except (ValueError, TypeError) as error:
+        _wrong(str(error))
+    return Message(session, text, config, on_busy, streamed=_wants_events(request.headers.get("accept", "")))
+
+
+def _wants_events(accept: str) -> bool:
+    return any(kind.partition(";")[0].strip().lower() == _EVENTS for kind in accept.split(","))
+
+
+async def _body(request: Request, settings: GatewaySettings) -> bytes:
+    """All of the body, as long as it stays under its limit and comes in time."""
+    body = bytearray()
+    too_large = Problem("too-large", f"a body may have {settings.body_limit} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > settings.body_limit:
+        raise too_large
+    try:
+        async with asyncio.timeout(settings.body_for):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > settings.body_limit:
+                    raise too_large
+    except TimeoutError:
+        raise Problem("too-slow", f"a body has to arrive within {settings.body_for:g} s") from None
+    except ClientDisconnect:
+        _wrong("the client left in the middle of its request")
+    return bytes(body)
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body.decode(), parse_constant=_no_number)
+        json.dumps(fields, ensure_ascii=False).encode()  # a lone half of a surrogate pair is no text
+    except UnicodeError:
+        _wrong("the body has to be UTF-8, and so do its texts")
+    except (ValueError, RecursionError):
+        _wrong("the body has to be JSON")
+    if not isinstance(fields, dict):
+        _wrong("the body has to be a JSON object")
+    return fields
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _wrong(detail: str) -> NoReturn:
+    raise Problem("invalid-request", detail)

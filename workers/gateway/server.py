@@ -1,0 +1,65 @@
+"""Starts a replica, and ends it: SIGTERM, Ctrl-C or an operator's drain, each by the same way out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from workers.gateway.app import application
+from workers.gateway.gateway import Gateway
+
+#: A connection is kept for longer than a client keeps it in its pool, so that it is not closed under a new request.
+KEEP_ALIVE = 75
+#: So often we look whether an operator has told the worker to drain.
+LOOK_EVERY = 0.2
+
+logger = logging.getLogger("greenroom.gateway")
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its own opinion of signals: the first one drains, the second does not wait any longer."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None], drain: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._announce, self._drain, self._signals = announce, drain, 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self._drain()
+        else:
+            self.should_exit = self.force_exit = True
+
+
+async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[], None]) -> None:
+    """Join the room, serve until told to go, and leave it."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    async with gateway:
+        config = uvicorn.Config(
+            application(gateway),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE,
+        )
+        server = _Server(config, announce, lambda: loop.call_soon_threadsafe(told.set))
+        serving = asyncio.create_task(server.serve([listening]))
+        while not (told.is_set() or gateway.worker.draining or serving.done()):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), LOOK_EVERY)
+        if not serving.done():
+            draining = asyncio.create_task(gateway.drain())
+            await asyncio.wait({serving, draining}, return_when=asyncio.FIRST_COMPLETED)
+            server.should_exit = True
+        await serving
