@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,6 +16,8 @@ import pytest
 from support import wait_until
 from support.choir import VOICES
 from support.replicas import Replica, Street, at_once
+
+from workers.gateway.command import ECHO
 
 PROBLEM = "application/problem+json"
 
@@ -88,7 +92,9 @@ def test_bad_input_is_a_clear_4xx_and_runs_nothing(street: Street) -> None:
         b"", b"{", b"[]", b'"text"', b"null", b"{}", b'{"message": 7}', b'{"message": null}', b'{"message": ["x"]}',
         b'{"message": "x", "colour": 1}', b'{"message": "x", "config": "m"}', b'{"message": "x", "config": [1]}',
         b'{"message": "x", "config": {"a": 1}}', b'{"message": "x", "config": {"model": "m", "runtime": 3}}',
-        b'{"message": "x", "config": {"model": "m", "toolsets": "web"}}', b'{"message": "x", "on_busy": "push"}',
+        b'{"message": "x", "config": {"model": "m", "toolsets": "web"}}',
+        b'{"message": "x", "config": {"model": {}}}', b'{"message": "x", "config": {"ephemeral_prompt": []}}',
+        b'{"message": "x", "on_busy": "push"}',
         b'{"message": "x", "on_busy": null}', b'{"message": "x", "on_busy": []}', b'{"message": "\\ud800"}',
         b'{"message": "\xff"}', b'{"message": NaN}', b"[" * 9000,
         b'{"message": "x", "config": {"model": ' + b"9" * 5000 + b"}}",
@@ -122,6 +128,26 @@ def test_bad_input_is_a_clear_4xx_and_runs_nothing(street: Street) -> None:
     is_problem(client.post(one.url + "/healthz"), 405, "method-not-allowed")
     assert street.notes("build") == street.notes("begin") == []
     assert street.redis.zcard(street.key("lru")) == 0
+
+
+def test_the_document_describes_every_answer(street: Street) -> None:
+    """Schemathesis finds no 5xx, and no answer that /openapi.json does not describe."""
+    [one] = street.open(agent=ECHO)
+    tool = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{one.url}/openapi.json"]
+    options = ["--checks", "all", "--max-examples", "40", "--seed", "7", "--no-color"]
+    run = subprocess.run([*tool, *options], capture_output=True, text=True, cwd=street.folder, timeout=110)
+    assert run.returncode == 0, run.stdout
+    assert "5/5" in run.stdout
+
+
+def test_the_echo_agent(street: Street) -> None:
+    [one] = street.open(agent=ECHO)
+    assert one.turn("s", "say it  again").json()["reply"] == "say it  again"
+    assert one.turn("s", "/count").json()["reply"] == "2"
+    assert one.turn("s", "/slow 0.2").json()["reply"] == "..done"
+    slow, after = at_once(lambda: one.turn("s", "/slow 30"), lambda: one.turn("s", "/prompt", on_busy="interrupt"))
+    assert slow.json()["reply"].endswith("stopped")
+    assert "You say back" in after.json()["reply"]
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(street: Street) -> None:
@@ -281,7 +307,7 @@ def test_what_cannot_be_served_is_said_in_one_line(street: Street) -> None:
             (["--redis", "nonsense"], "Redis URL"),
             (["--worker", "a b"], "a worker id is"),
         ):
-            log = street._folder / "failed.log"
+            log = street.folder / "failed.log"
             log.unlink(missing_ok=True)
             failed = Replica(street.source, street.room, log, *options, retry_for=0.2)
             street.replicas.append(failed)
@@ -291,8 +317,5 @@ def test_what_cannot_be_served_is_said_in_one_line(street: Street) -> None:
 
 
 def _cli(street: Street, *words: str) -> None:
-    import subprocess
-    import sys
-
     command = [sys.executable, "-m", "coordinator", *words, "--redis", street.source, "--room", street.room]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ})
+    subprocess.run(command, check=True, capture_output=True)

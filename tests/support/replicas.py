@@ -109,7 +109,7 @@ class Street:
     """Replicas of one room, and the agents' own account of what they did."""
 
     def __init__(self, source: str, room: str, folder: Path) -> None:
-        self.source, self.room, self._folder = source, room, folder
+        self.source, self.room, self.folder = source, room, folder
         self._choir = folder / "choir.jsonl"
         self.replicas: list[Replica] = []
         self.redis = redis.Redis.from_url(source, decode_responses=True)
@@ -118,7 +118,7 @@ class Street:
         settings = {"lease": 3.0, "choir": self._choir} | environ
         first = len(self.replicas)
         new = [
-            Replica(self.source, self.room, self._folder / f"{first + n}.log", *options, **settings)
+            Replica(self.source, self.room, self.folder / f"{first + n}.log", *options, **settings)
             for n in range(count)
         ]
         self.replicas += new

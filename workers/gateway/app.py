@@ -73,6 +73,8 @@ def application(gateway: Gateway) -> ASGIApp:
         },
     )
 
+    app.router.redirect_slashes = False
+
     async def replica(scope: Scope, receive: Receive, send: Send) -> None:
         """While it drains, it asks clients not to send the next request on the same connection."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from coordinator import __version__
 from workers.gateway.problems import KINDS
+from workers.gateway.requests import SIGNED
 
 _TITLE = "Greenroom gateway"
 _ABOUT = (
@@ -130,6 +131,7 @@ def _schemas() -> dict[str, Any]:
             "ephemeral_prompt": {"type": ["string", "null"]},
             "extra": {"type": ["object", "null"]},
         },
+        "anyOf": [{"type": "null"}, {"maxProperties": 0}, *({"required": [name]} for name in SIGNED)],
     }
     on_busy = {
         "type": "string",

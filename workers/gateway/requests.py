@@ -18,6 +18,8 @@ from workers.gateway.settings import GatewaySettings
 ON_BUSY = ("wait", "reject", "interrupt")
 _FIELDS = ("message", "config", "on_busy")
 _EVENTS = "text/event-stream"
+#: What is signed of a config, and of what type it is where it is there.
+SIGNED: dict[str, type] = {"model": str, "ephemeral_prompt": str, "runtime": dict, "extra": dict, "toolsets": list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ async def message_of(session: str, request: Request, settings: GatewaySettings) 
         _wrong("message has to be a text")
     if config is not None and not isinstance(config, dict):
         _wrong("config has to be an object")
+    for name, wanted in SIGNED.items():
+        if config and config.get(name) is not None and not isinstance(config[name], wanted):
+            _wrong(
+                f"config.{name} has to be {'an object' if wanted is dict else 'a list' if wanted is list else 'a text'}"
+            )
     if on_busy not in ON_BUSY:
         _wrong(f"on_busy has to be one of {', '.join(ON_BUSY)}")
     try:
