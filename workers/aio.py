@@ -78,6 +78,7 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
 
     async def drain(self) -> None:
         """Take no new sessions, and let idle agents go. The worker stays in the room until it is closed."""
+        self._running()
         await asyncio.get_running_loop().run_in_executor(self._chores, self._engine.drain)
 
     async def close(self) -> None:

@@ -189,7 +189,6 @@ class Engine:
 
     def drain(self, deadline: float | None = None) -> None:
         """Take no new sessions, and let what is idle go at once. The room is told, if that can be done in time."""
-        self.check_running()
         self.draining = True
         deadline = deadline or time.monotonic() + self.settings.retry_for
         self._say("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)), deadline)

@@ -57,6 +57,7 @@ class Worker(BaseWorker["_ThreadIO", Turn]):
 
     def drain(self) -> None:
         """Take no new sessions, and let idle agents go. The worker stays in the room until it is closed."""
+        self._running()
         self._engine.drain()
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ import redis
 from support import wait_until
 from support.plain import Agent
 
-from coordinator import Coordinator
+from coordinator import Coordinator, WorkerDraining
+from coordinator.errors import WorkerNotRunning
 from coordinator.private_redis import PrivateRedis
 from workers import AsyncWorker, Lifecycle, Worker
 from workers.signals import DrainOnTerminate
@@ -46,6 +47,47 @@ def test_leaving_drains(source: Any, room: str, look: Coordinator) -> None:
     assert look.counters()["evictions:drain"] == 2
     assert [event.event for event in look.events()][-1] == "gone"
     worker.close()
+
+
+def test_draining_is_not_leaving(start: Start, source: Any, room: str, look: Coordinator) -> None:
+    worker, other = start(), start()
+    with worker.turn("running"):
+        with worker.turn("idle"):
+            pass
+        assert not worker.draining
+        worker.drain()
+        assert worker.draining
+        with pytest.raises(WorkerDraining), worker.turn("new"):
+            pass
+        wait_until(lambda: [one.session for one in look.sessions()] == ["running"])
+    assert worker.known()
+    assert {one.worker: one.state for one in look.workers()} == {worker.id: "draining", other.id: "up"}
+    with other.turn("running") as turn:
+        assert turn.fresh
+    worker.close()
+    with pytest.raises(WorkerNotRunning):
+        worker.drain()
+    assert worker.id not in [one.worker for one in look.workers()]
+
+
+async def test_draining_an_async_worker(source: Any, room: str, look: Coordinator) -> None:
+    async with AsyncWorker(Agent, redis=source, room=room) as worker:
+        assert await worker.known()
+        await worker.drain()
+        assert [one.state for one in look.workers()] == ["draining"]
+        with pytest.raises(WorkerDraining):
+            async with worker.turn("new"):
+                pass
+    with pytest.raises(WorkerNotRunning):
+        await worker.drain()
+
+
+def test_a_turn_asks_its_own_agent_to_stop(start: Start) -> None:
+    worker = start()
+    with worker.turn("s") as turn:
+        turn.interrupt()
+        wait_until(lambda: turn.agent.interrupted)
+    turn.interrupt()
 
 
 def test_leaving_does_not_wait_for_ever(source: Any, room: str, look: Coordinator, caplog: Any) -> None:
