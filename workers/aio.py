@@ -70,8 +70,8 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
         except asyncio.CancelledError:
             self._engine.call_off()
             with contextlib.suppress(GreenroomError):
-                await _whole(starting)
-            await _whole(loop.run_in_executor(self._chores, self._engine.leave))
+                await whole(starting)
+            await whole(loop.run_in_executor(self._chores, self._engine.leave))
             raise
         self._io = _LoopIO(self._engine, AsyncLink(self._engine.settings, self._scripts), self._build, self._chores)
         self._signals.install()
@@ -90,7 +90,7 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
             self._engine.draining = True
             self._leaving = asyncio.create_task(self.close())
             return
-        await _whole(self._leave())
+        await whole(self._leave())
 
     async def _leave(self) -> None:
         if self._engine.started:
@@ -167,7 +167,7 @@ class _LoopIO:
         return await bounded(awaitable, seconds)
 
     async def finish(self, flow: Coroutine[Any, Any, T]) -> T:
-        return await _whole(flow)
+        return await whole(flow)
 
 
 class _LoopWaiter:
@@ -188,7 +188,7 @@ class _LoopWaiter:
         self._woken.clear()
 
 
-async def _whole(flow: Awaitable[T]) -> T:
+async def whole(flow: Awaitable[T], on_cancel: Callable[[], object] = lambda: None) -> T:
     """Run a flow to its end. If we are cancelled meanwhile, the flow ends first, and then we are."""
     task = asyncio.ensure_future(flow)
     cancelled: asyncio.CancelledError | None = None
@@ -197,6 +197,7 @@ async def _whole(flow: Awaitable[T]) -> T:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
             cancelled = error
+            on_cancel()
     if cancelled is not None:
         if not task.cancelled():
             task.exception()  # it was seen

@@ -155,6 +155,16 @@ async def test_h11_a_reset_whose_messages_are_all_lost_is_found_at_the_next_beat
     assert await _ends(fleet, "telegram:1") == 1
 
 
+async def _resets_that_hang(fleet: Fleet, one: Any, two: Any, names: list[str]) -> None:
+    """Reset these sessions, whose closes hang, and then another, which lives on."""
+    for name in names:
+        await one.shut(f"close:{name}")
+        await two.evict(name, "hard")
+    await two.evict("telegram:1", "hard")
+    async with asyncio.timeout(10):
+        assert (await fleet.say(two, "telegram:1")).fresh
+
+
 async def test_h11_closes_that_hang_are_in_the_way_of_no_other_reset(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,12 +173,7 @@ async def test_h11_closes_that_hang_are_in_the_way_of_no_other_reset(
     one, two = await fleet.workers(2, release_limit=0.3, lease=6.0, release_threads=2)
     names = [f"hangs:{number}" for number in range(8)]
     await one.insert([*names, "telegram:1"])
-    for name in names:
-        await one.shut(f"close:{name}")
-        await two.evict(name, "hard")
-    await two.evict("telegram:1", "hard")
-    async with asyncio.timeout(10):
-        assert (await fleet.say(two, "telegram:1")).fresh
+    await _resets_that_hang(fleet, one, two, names)
     await one.unlock()
 
 
@@ -180,12 +185,7 @@ async def test_h11_a_close_that_was_given_up_on_while_it_waited_tears_down_no_ne
     one, two = await fleet.workers(2, release_limit=0.3, lease=6.0, release_threads=1)
     names = [f"hangs:{number}" for number in range(4)]
     await one.insert([*names, "telegram:1"])
-    for name in names:
-        await one.shut(f"close:{name}")
-        await two.evict(name, "hard")
-    await two.evict("telegram:1", "hard")
-    async with asyncio.timeout(10):
-        assert (await fleet.say(two, "telegram:1")).fresh
+    await _resets_that_hang(fleet, one, two, names)
     old, _ = await fleet.records("telegram:1")
     assert not old.gone, "it still waits for a thread"
 

@@ -294,6 +294,21 @@ def test_a_turn_that_outlasts_the_drain_is_not_waited_for(street: Street) -> Non
     assert "still" in one.log()
 
 
+def test_a_second_signal_asks_the_turns_to_stop(street: Street) -> None:
+    [one] = street.open()
+    began = time.monotonic()
+
+    def insist() -> None:
+        one.signal(signal.SIGINT)
+        wait_until(lambda: one.get("/readyz").status_code == 503, what="red readiness")
+        one.signal(signal.SIGINT)
+
+    at_once(lambda: one.turn("s", "/sleep 30"), insist)
+    assert one.ended() == 0, one.log()
+    assert time.monotonic() - began < 15
+    assert [note["session"] for note in street.notes("end")] == ["s"]
+
+
 def test_what_cannot_be_served_is_said_in_one_line(street: Street) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -72,7 +72,6 @@ def application(gateway: Gateway) -> ASGIApp:
             Exception: _problem,
         },
     )
-
     app.router.redirect_slashes = False
 
     async def replica(scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,8 +130,7 @@ class TurnResponse(Response):
         try:
             await asyncio.wait({write, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not write.done():
-                self._exchange.leave()
+            self._exchange.leave()
             for task in (write, gone):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, OSError):

@@ -18,6 +18,8 @@ from coordinator.clients import endpoint, sync_client
 from coordinator.settings import Settings, limits_from
 
 ECHO = "workers.gateway.echo:build"
+#: How long turns may take that still run when the replica has drained, and were asked to stop.
+STOP_FOR = 5.0
 
 
 def command(subparsers: Subparsers) -> None:
@@ -27,7 +29,6 @@ def command(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--agent",
         metavar="MODULE:BUILD",
-        default=os.environ.get("GREENROOM_AGENT"),
         help=f"what makes an agent: called with a request, it returns one with `run(message)`; {ECHO} says back "
         "what it hears (default: $GREENROOM_AGENT)",
     )
@@ -54,9 +55,10 @@ def command(subparsers: Subparsers) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Serve until told to go. 0: everything was left in order."""
-    if not options.agent:
+    agent = options.agent or os.environ.get("GREENROOM_AGENT")
+    if not agent:
         raise BadUsage(f"--agent is missing; to try it without one of your own: --agent {ECHO}")
-    build = _named(options.agent)
+    build = _named(agent)
     try:
         from workers.gateway.gateway import Gateway
         from workers.gateway.server import serve
@@ -88,11 +90,10 @@ def main(options: argparse.Namespace) -> int:
         worker=options.worker,
         limits=limits,
         address=address,
-        drain_for=settings.drain_for,
-        leave_for=max(worker.leave_for, settings.drain_for + 60.0),
+        drain_for=STOP_FOR,
     )
     about = {"worker": gateway.worker.id, "url": f"http://{_bracketed(host)}:{bound}", "address": address}
-    about |= {"room": worker.room, "agent": options.agent}
+    about |= {"room": worker.room, "agent": agent}
 
     def announce() -> None:
         line = "{worker} serves {agent} at {url}, for the other replicas {address}, in the room {room}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
@@ -43,10 +42,10 @@ class Gateway:
     def __init__(self, build: Build, settings: GatewaySettings, **worker_settings: Any) -> None:
         self.settings = settings
         self.counts: Counter[str] = Counter()
-        self.began = time.time()
         self._lifecycle = Stopping()
         self.worker = AsyncWorker(build, lifecycle=self._lifecycle, **worker_settings)
         self._open: set[asyncio.Task[None]] = set()
+        self._turns: set[AsyncTurn] = set()
 
     async def __aenter__(self) -> Self:
         self._threads = ThreadPoolExecutor(self.settings.run_threads, "greenroom-run")
@@ -112,11 +111,13 @@ class Gateway:
         performance = self._lifecycle.running[id(agent)] = Performance(exchange.say, self._threads)
         if exchange.on_leave:
             exchange.on_leave = turn.interrupt
+        self._turns.add(turn)
         offered = {"session": turn.session, "fence": turn.fence, "fresh": turn.fresh, "config": message.config}
         try:
             await performance.run(agent, message.text, offered)
         finally:
             del self._lifecycle.running[id(agent)]
+            self._turns.discard(turn)
 
     async def reset(self, session: str) -> bool:
         """The session is over, wherever its agent is. Whether there was one."""
@@ -143,6 +144,12 @@ class Gateway:
             _, late = await asyncio.wait(self._open, timeout=self.settings.drain_for)
             if late:
                 logger.warning("%d messages are still being answered after %g s", len(late), self.settings.drain_for)
+                self.hurry()
+
+    def hurry(self) -> None:
+        """Ask the turns that run to stop."""
+        for turn in self._turns:
+            turn.interrupt()
 
     def metrics(self) -> str:
         """Numbers in Prometheus's text format."""

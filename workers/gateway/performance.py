@@ -6,12 +6,14 @@ Whatever is not a coroutine runs in a thread of the gateway's own, start to end,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any
 
+from workers.aio import whole
 from workers.gateway.problems import AgentFailed, Interrupted
 
 
@@ -27,25 +29,28 @@ class Performance:
     async def run(self, agent: Any, message: str, offered: dict[str, Any]) -> None:
         """Until the agent has said all, also when the caller is cancelled: it must not be released while it runs.
         AgentFailed if it raised, Interrupted if it was stopped."""
-        self._task = task = asyncio.create_task(self._run(agent, message, offered))
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError as error:
-                cancelled = error
-                self.stop()
-        if cancelled:
-            raise cancelled
-        if task.cancelled():
-            raise Interrupted
-        task.result()
+        self._task = asyncio.create_task(self._run(agent, message, offered))
+        try:
+            await whole(self._task, self.stop)
+        except asyncio.CancelledError:
+            if not self._caller_cancelled():
+                raise Interrupted from None
+            raise
 
     def stop(self) -> None:
         """Take no more pieces. May be called from any thread."""
         self._stopped = True
-        if self._task and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task:
+            self._task.cancel()
+
+    @staticmethod
+    def _caller_cancelled() -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
 
     async def _run(self, agent: Any, message: str, offered: dict[str, Any]) -> None:
         try:
@@ -66,17 +71,14 @@ class Performance:
         except Interrupted:
             raise
         except Exception as error:
-            raise AgentFailed(type(error).__name__) from error
+            raise AgentFailed(error) from error
 
     async def _threaded(self, run: Callable[..., Any], message: str, options: dict[str, Any]) -> Any:
         """A thread cannot be cancelled: it sees by itself that it is to stop, and is waited for."""
         context = contextvars.copy_context()
         call = self._loop.run_in_executor(self._threads, context.run, self._in_thread, run, message, options)
-        while not call.done():
-            try:
-                await asyncio.wait({call})
-            except asyncio.CancelledError:
-                self._stopped = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await whole(call)
         result = call.result()
         if self._stopped and not isinstance(result, str):
             if inspect.iscoroutine(result):

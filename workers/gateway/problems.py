@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from coordinator.errors import (
@@ -52,14 +51,11 @@ class Problem(Exception):
         return {"Retry-After": str(self.retry_after)} if self.retry_after else {}
 
 
-@dataclass(frozen=True)
 class AgentFailed(Exception):
-    """The agent's `run` raised. Its exception is the cause."""
+    """The agent's `run` raised. Its exception is the cause; of that, only the type may be told."""
 
-    kind: str
-
-    def __str__(self) -> str:
-        return f"the agent raised {self.kind}"
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"the agent raised {type(cause).__name__}")
 
 
 class Interrupted(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -19,15 +18,20 @@ KEEP_ALIVE = 75
 #: So often we look whether an operator has told the worker to drain.
 LOOK_EVERY = 0.2
 
-logger = logging.getLogger("greenroom.gateway")
-
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own opinion of signals: the first one drains, the second does not wait any longer."""
+    """Uvicorn without its own opinion of signals: the first calls `drain`; with the second, `hurry`, it waits for no
+    connection any longer. Both are called in a signal handler."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None], drain: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        announce: Callable[[], None],
+        drain: Callable[[], object],
+        hurry: Callable[[], object],
+    ) -> None:
         super().__init__(config)
-        self._announce, self._drain, self._signals = announce, drain, 0
+        self._announce, self._drain, self._hurry, self._signals = announce, drain, hurry, 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -39,6 +43,7 @@ class _Server(uvicorn.Server):
             self._drain()
         else:
             self.should_exit = self.force_exit = True
+            self._hurry()
 
 
 async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[], None]) -> None:
@@ -53,7 +58,8 @@ async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE,
         )
-        server = _Server(config, announce, lambda: loop.call_soon_threadsafe(told.set))
+        soon = loop.call_soon_threadsafe
+        server = _Server(config, announce, lambda: soon(told.set), lambda: soon(gateway.hurry))
         serving = asyncio.create_task(server.serve([listening]))
         while not (told.is_set() or gateway.worker.draining or serving.done()):
             with contextlib.suppress(TimeoutError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coordinator.settings import FromEnvironment
 
@@ -17,7 +17,6 @@ class GatewaySettings(FromEnvironment):
     run_threads: int = 64  #: for agents whose `run` is no coroutine; a message waits for a free one
     on_disconnect: str = "finish"  #: what becomes of the turn of a client that goes away: finish, or interrupt
     drain_for: float = 300.0  #: how long a replica that is told to go waits for running turns
-    token: str = field(default="", repr=False)  #: the secret between replicas
 
     def __post_init__(self) -> None:
         FromEnvironment.__post_init__(self)
