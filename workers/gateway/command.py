@@ -18,8 +18,6 @@ from coordinator.clients import endpoint, sync_client
 from coordinator.settings import Settings, limits_from
 
 ECHO = "workers.gateway.echo:build"
-#: How long turns may take that still run when the replica has drained, and were asked to stop.
-STOP_FOR = 5.0
 
 
 def command(subparsers: Subparsers) -> None:
@@ -61,7 +59,7 @@ def main(options: argparse.Namespace) -> int:
     build = _named(agent)
     try:
         from workers.gateway.gateway import Gateway
-        from workers.gateway.server import serve
+        from workers.gateway.server import STOP_FOR, serve
         from workers.gateway.settings import GatewaySettings
     except ModuleNotFoundError as error:
         raise BadUsage(f"{error.name} is not installed: `greenroom serve` needs the extra `gateway`") from None

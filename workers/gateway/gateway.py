@@ -56,6 +56,11 @@ class Gateway:
         await self.worker.close()
         self._threads.shutdown(wait=False)
 
+    @property
+    def busy(self) -> int:
+        """How many messages are being answered, or wait."""
+        return len(self._open)
+
     # -- messages
 
     def take(self, message: Message) -> Exchange:
@@ -159,7 +164,7 @@ class Gateway:
             *(f'greenroom_messages_total{{outcome="{kind}"}} {count}' for kind, count in sorted(self.counts.items())),
             "# HELP greenroom_messages_open Messages that are being answered, or wait.",
             "# TYPE greenroom_messages_open gauge",
-            f"greenroom_messages_open {len(self._open)}",
+            f"greenroom_messages_open {self.busy}",
             "# HELP greenroom_resident_agents Agents held here.",
             "# TYPE greenroom_resident_agents gauge",
             f"greenroom_resident_agents {len(self.worker.resident)}",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -15,8 +17,13 @@ from workers.gateway.gateway import Gateway
 
 #: A connection is kept for longer than a client keeps it in its pool, so that it is not closed under a new request.
 KEEP_ALIVE = 75
+#: How long turns may take that still run when the replica has drained, and were asked to stop.
+STOP_FOR = 5.0
 #: So often we look whether an operator has told the worker to drain.
 LOOK_EVERY = 0.2
+
+
+logger = logging.getLogger("greenroom.gateway")
 
 
 class _Server(uvicorn.Server):
@@ -57,6 +64,7 @@ async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[
             server_header=False,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=int(STOP_FOR),
         )
         soon = loop.call_soon_threadsafe
         server = _Server(config, announce, lambda: soon(told.set), lambda: soon(gateway.hurry))
@@ -69,3 +77,7 @@ async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[
             await asyncio.wait({serving, draining}, return_when=asyncio.FIRST_COMPLETED)
             server.should_exit = True
         await serving
+    if gateway.busy:  # neither the loop nor Python would end before they do
+        logger.warning("leaving with %d messages that did not stop", gateway.busy)
+        logging.shutdown()
+        os._exit(0)
