@@ -188,10 +188,11 @@ class Engine:
             self.reconcile()
 
     def drain(self, deadline: float | None = None) -> None:
-        """Take no new sessions, and let what is idle go at once. The room is told, if that can be done in time."""
-        self.draining = True
+        """Take no new sessions, and let what is idle go at once. The room is told first, if that can be done in time:
+        whoever sees that we drain can rely on it."""
         deadline = deadline or time.monotonic() + self.settings.retry_for
         self._say("drain", lambda: run(ops.drain(self.link, self.worker, self.instance)), deadline)
+        self.draining = True
         self.upkeep.wake()
 
     def leave(self) -> None:
@@ -199,6 +200,7 @@ class Engine:
         with self._leaving:
             if self._left or self._pid != os.getpid():  # not started, or a fork of who did
                 return
+            self.draining = True
             deadline = time.monotonic() + self.settings.leave_for
             self.drain(deadline)
             patience = min(self.settings.drain_for, deadline - time.monotonic())

@@ -15,6 +15,7 @@ from support import wait_until
 from support.plain import Agent
 
 from coordinator import Coordinator, WorkerDraining
+from coordinator import operations as ops
 from coordinator.errors import WorkerNotRunning
 from coordinator.private_redis import PrivateRedis
 from workers import AsyncWorker, Lifecycle, Worker
@@ -68,6 +69,22 @@ def test_draining_is_not_leaving(start: Start, source: Any, room: str, look: Coo
     with pytest.raises(WorkerNotRunning):
         worker.drain()
     assert worker.id not in [one.worker for one in look.workers()]
+
+
+def test_who_sees_that_a_worker_drains_can_rely_on_it(
+    start: Start, look: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, seen = start(), list[bool]()
+    tell = ops.drain
+
+    async def slowly(*arguments: Any) -> bool:
+        seen.append(worker.draining)
+        return await tell(*arguments)
+
+    monkeypatch.setattr(ops, "drain", slowly)
+    worker.drain()
+    assert (seen, worker.draining) == ([False], True)
+    assert [one.state for one in look.workers()] == ["draining"]
 
 
 async def test_draining_an_async_worker(source: Any, room: str, look: Coordinator) -> None:
