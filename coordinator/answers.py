@@ -17,15 +17,16 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody is in the way. `why`: a 'turn', the 'queue' or the 'grace' after a loss of state (no worker), or
-    'closing': that worker has to end the session's last life first, which is known by its generation."""
+    """Somebody is in the way. `why`: a 'turn'; 'repeat', a turn for the same message; 'full', a turn, and no place in
+    line; the 'queue' or the 'grace' after a loss of state (no worker); or 'closing': that worker has to end the
+    session's last life first."""
 
     why: str
     worker: str
     left: float
     running: float
     ahead: int = 0  #: how many wait before
-    generation: int = 0
+    number: int = 0  #: fence of the turn, or generation of the life that has to be ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,18 @@ class Elsewhere:
 
     worker: str
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The turn's message was answered before."""
+
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """This delivery of the turn's message had a turn before, which is over without an answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ GreenroomError
 ├── InvalidName             a room, session, worker … name that is not allowed (also a ValueError)
 ├── SessionBusy             another turn holds the session, and waiting for it was not wanted or took too long
 ├── SessionElsewhere        another worker holds the warm agent, and affinity was asked for
+├── MessageAnswered         the turn's message was delivered before, and has its answer
 ├── LeaseLost               the turn's claim ran out: whatever it did is not accepted any more
 ├── WorkerDraining          this worker takes no new sessions
 ├── WorkerExists            another live worker has this id
@@ -31,16 +32,20 @@ class InvalidName(GreenroomError, ValueError):
 class SessionBusy(GreenroomError):
     """Another turn holds the session, or its last life has to be ended first.
 
-    `why` is turn, queue, closing, grace or itself; `ahead` says how many wait in line before this one.
+    `why` is turn, repeat (that turn is for the same message), full, queue, closing, grace or itself; `ahead` says how
+    many wait in line before this one; `fence` is that of the turn that runs, if one does.
     """
 
     def __init__(
-        self, session: str, worker: str = "", left: float = 0.0, running: float = 0.0, ahead: int = 0, why: str = ""
-    ) -> None:
+        self, session: str, worker: str = "", left: float = 0.0, running: float = 0.0, ahead: int = 0, why: str = "",
+        fence: int = 0,
+    ) -> None:  # fmt: skip
         self.session, self.worker, self.left, self.running = session, worker, left, running
-        self.ahead, self.why = ahead, why or ("turn" if worker else "queue")
+        self.ahead, self.why, self.fence = ahead, why or ("turn" if worker else "queue"), fence
         who = {
             "turn": f"a turn on {worker}, running for {running:.1f} s",
+            "repeat": f"the same message has a turn on {worker}, running for {running:.1f} s",
+            "full": "there is no place in line any more",
             "queue": "others waiting in line",
             "closing": f"it was reset, and {worker or 'a worker'} ends its last life first",
             "grace": "Redis lost its state, and whoever holds the session may still say so",
@@ -55,6 +60,14 @@ class SessionElsewhere(GreenroomError):
     def __init__(self, worker: str, address: str) -> None:
         self.worker, self.address = worker, address
         super().__init__(f"the agent is warm on {worker}" + (f" at {address}" if address else ""))
+
+
+class MessageAnswered(GreenroomError):
+    """The turn's message was delivered before: its turn has ended, with this answer ('' if that was too long to keep)."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        super().__init__("the message was answered before")
 
 
 class LeaseLost(GreenroomError):

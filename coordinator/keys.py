@@ -16,7 +16,7 @@ class Keys:
         self.prefix = f"greenroom:{{{room}}}:"
         for name in (
             "lru", "activity", "leases", "signatures", "workers", "clock", "epoch", "grace", "settings",
-            "counters", "journal", "closing", "over", "aliases", "maintenance",
+            "counters", "journal", "closing", "over", "aliases", "maintenance", "turns",
         ):  # fmt: skip
             setattr(self, name, self.prefix + name)
 
@@ -35,6 +35,7 @@ class Keys:
     over: str
     aliases: str
     maintenance: str
+    turns: str
 
     def session(self, session: str) -> str:
         return f"{self.prefix}session:{session}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from coordinator.answers import Busy, Claim, Elsewhere, Ended, Evicted, Granted, Maintenance
+from coordinator.answers import Answered, Busy, Claim, Died, Elsewhere, Ended, Evicted, Granted, Maintenance
 from coordinator.codec import pairs, text
 from coordinator.errors import WorkerExists
 from coordinator.keys import SCHEMA
@@ -26,20 +26,22 @@ PAGE = 256
 
 _ABANDON = Stub("abandon", "session turn key stamped worker_cap room_cap spent")
 _BEAT = Stub("beat", "worker lease schema instance", repeated="session turn")
-_BEGIN = Stub("begin", "session worker turn signature generation lease floor key queue affinity")
+_BEGIN = Stub(
+    "begin", "session worker turn signature generation lease floor key queue most affinity place remember"
+)
 _CLAIM = Stub("claim", "worker lease floor", repeated="session generation signature state turn fence key stamped")
 _CLOSED = Stub("closed", "worker instance", repeated="session generation")
 _COMMIT = Stub("commit", "session turn worker_cap room_cap")
 _DEREGISTER = Stub("deregister", "worker instance")
 _DISOWN = Stub("disown", "worker", repeated="session generation")
 _DRAIN = Stub("drain", "worker instance")
-_END = Stub("end", "session turn stamped evict worker_cap room_cap snapshot ttl spent")
+_END = Stub("end", "session turn stamped evict worker_cap room_cap snapshot ttl spent answer remember")
 _EVICT = Stub("evict", "session mode reason caller")
 _EVICT_MANY = Stub("evict_many", "mode reason signature worker mid_turn", repeated="session")
-_INTERRUPT = Stub("interrupt", "session")
+_INTERRUPT = Stub("interrupt", "session fence")
 _MAINTAIN = Stub("maintain", "steps worker paced idle_ttl worker_cap room_cap held_from lru_from cursor")
 _REBIND = Stub("rebind", "session turn key")
-_REGISTER = Stub("register", "worker lease schema known floor address host pid state instance")
+_REGISTER = Stub("register", "worker lease schema known floor address host pid state instance cap")
 _SET_LIMITS = Stub("set_limits", repeated="name value")
 
 #: Leases in one renewal.
@@ -63,8 +65,11 @@ async def begin(
     floor: int = 0,
     key: str = "",
     queue: int = 0,
+    most: int = 0,
     affinity: bool = False,
-) -> Granted | Busy | Elsewhere:
+    place: bool = False,
+    remember: int = 1,
+) -> Granted | Busy | Elsewhere | Answered | Died:
     reply = await _BEGIN(
         link,
         session=session,
@@ -76,7 +81,10 @@ async def begin(
         floor=floor,
         key=key,
         queue=queue,
+        most=most,
         affinity=int(affinity),
+        place=int(place),
+        remember=remember,
     )
     kind = reply[0]
     if kind == b"hit":
@@ -87,6 +95,10 @@ async def begin(
     if kind == b"busy":
         why, who = text(reply[1]), text(reply[2])
         return Busy(why, who, int(reply[3]) / 1000, int(reply[4]) / 1000, int(reply[5]), int(reply[6]))
+    if kind == b"answered":
+        return Answered(text(reply[1]))
+    if kind == b"died":
+        return Died()
     return Elsewhere(text(reply[1]), text(reply[2]))
 
 
@@ -105,8 +117,11 @@ async def end(
     evict: str = "",
     snapshot: bytes = b"",
     snapshot_ttl: int = 1,
+    answer: bytes = b"",
+    remember: int = 0,
 ) -> Ended:
-    """`evict` is '<mode> <reason>' of an eviction that the turn itself wants; `snapshot` b'' leaves Redis's alone."""
+    """`evict` is '<mode> <reason>' of an eviction that the turn itself wants; `snapshot` b'' leaves Redis's alone.
+    `answer` is kept for `remember` ms, if the turn has a message; 0: there is none."""
     mode, reason, over, more = await _END(
         link,
         session=session,
@@ -117,6 +132,8 @@ async def end(
         snapshot=snapshot,
         ttl=snapshot_ttl,
         spent=link.spent_ms,
+        answer=answer,
+        remember=remember,
     )
     return Ended(text(mode), text(reason), int(over), bool(more))
 
@@ -167,8 +184,9 @@ async def evict_many(
     return evicted, marked
 
 
-async def interrupt(link: Link, session: str) -> bool:
-    return bool(await _INTERRUPT(link, session=session))
+async def interrupt(link: Link, session: str, fence: int = 0) -> bool:
+    """`fence`: only if it is that turn which runs."""
+    return bool(await _INTERRUPT(link, session=session, fence=fence or ""))
 
 
 async def register(
@@ -183,6 +201,7 @@ async def register(
     pid: int,
     state: str,
     instance: str,
+    cap: int | None = None,
 ) -> tuple[str, float]:
     """The room's epoch, and the seconds of grace left. WorkerExists: another worker with this id is alive."""
     reply = await _REGISTER(
@@ -197,6 +216,7 @@ async def register(
         pid=pid,
         state=state,
         instance=instance,
+        cap=cap or "",
     )
     if reply[0] == b"taken":
         expiry, left, there, number = (text(word) for word in reply[1:])

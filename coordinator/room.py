@@ -51,6 +51,8 @@ class WorkerInfo:
     state: str  #: up, draining
     heartbeat_left: float  #: below zero: it is dead and will be reaped
     held: int
+    turns: int  #: how many run on it
+    cap: int | None  #: how many copies it may hold by its own limits; None: any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,14 @@ class AsyncCoordinator:
         keys = self._link.keys
         now, flat = await self._link.read_many([("TIME",), ("ZRANGE", keys.workers, 0, -1, "WITHSCORES")])
         beats = pairs(flat)
-        reads = [read for name in beats for read in (("HGETALL", keys.worker(name)), ("ZCARD", keys.held(name)))]
+        reads: list[tuple[Any, ...]] = []
+        for name in beats:
+            reads += [("HGETALL", keys.worker(name)), ("ZCARD", keys.held(name)), ("ZSCORE", keys.turns, name)]
         answers = await self._link.read_many(reads)
         found = []
         for i, (name, expiry) in enumerate(beats.items()):
-            about = pairs(answers[2 * i])
+            raw, held, turns = answers[3 * i : 3 * i + 3]
+            about = pairs(raw)
             found.append(
                 WorkerInfo(
                     worker=name,
@@ -123,7 +128,9 @@ class AsyncCoordinator:
                     started=int(about.get("started") or 0) / 1000,
                     state=about.get("state", "up"),
                     heartbeat_left=(float(expiry) - _ms(now)) / 1000,
-                    held=int(answers[2 * i + 1]),
+                    held=int(held),
+                    turns=int(turns or 0),
+                    cap=int(about["cap"]) if about.get("cap") else None,
                 )
             )
         return found

@@ -8,8 +8,9 @@
 --          7 spent: ms for which the turn id stays so
 -- Returns  'abandoned' | 'over' : a hard eviction was waiting for this build: the caller ends the session
 -- include: lib/both_caps
--- include: lib/free
 -- include: lib/drop
+-- include: lib/forget_message
+-- include: lib/free
 -- include: lib/lease
 -- include: lib/leave
 -- include: lib/order_ending
@@ -29,6 +30,7 @@ if record.turn == turn then
   local alive = lease_left(room, session, record) > 0
   local mode, reason = string.match(record.evict or '', '^(%l+) (%l+)$')
   if alive then
+    forget_message(room, session, turn)
     free_leases(room, session, record)
     record.turn = false
   end

@@ -6,14 +6,17 @@
 --          4 evict: '<mode> <reason>' of an eviction the turn itself wants ('': none)
 --          5 worker_cap: the caller's ('': none)  6 room_cap: likewise
 --          7 snapshot ('': as before; msgpack's nil: none)  8 ttl: the snapshot's, ms
---          9 spent: ms for which this answer is kept
+--          9 spent: ms for which this outcome is kept
+--          10 answer: to the turn's message (see lib/message_of)
+--          11 remember: ms for which that is kept (0: there is none)
 -- Returns  {mode, reason, over, more} : how the copy is to be released ('', '': it stays); over and more as in commit
 -- Errors   LOST : the turn's lease ran out, was never given, or its agent was never committed;
 --          UNKNOWNWORKER : join again and repeat; BADARG
 -- Events   'evicted', 'over-cap'
 -- include: lib/both_caps
--- include: lib/free
 -- include: lib/drop
+-- include: lib/free
+-- include: lib/keep_answer
 -- include: lib/room
 -- include: lib/set_for
 -- include: lib/snapshot
@@ -21,7 +24,8 @@
 -- include: lib/turn
 local room = this_room(KEYS[1])
 local session, turn, prefix = ARGV[1], ARGV[2], KEYS[1]
-if not (tonumber(ARGV[8]) and tonumber(ARGV[9]) and (ARGV[4] == '' or string.match(ARGV[4], '^%l+ %l+$'))) then
+local numbers = tonumber(ARGV[8]) and tonumber(ARGV[9]) and tonumber(ARGV[11])
+if not (numbers and (ARGV[4] == '' or string.match(ARGV[4], '^%l+ %l+$'))) then
   return redis.error_reply('BADARG end')
 end
 local record = current_turn(room, session, turn)
@@ -53,4 +57,5 @@ else
   wanted = 'kept'
 end
 set_for(room, 'ended:' .. turn, wanted, ARGV[9])
+if ARGV[11] ~= '0' then keep_answer(room, session, turn, ARGV[10], ARGV[11]) end
 return { mode, reason, enforce_caps(room, record.worker, ARGV[5], ARGV[6]) }

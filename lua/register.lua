@@ -3,6 +3,7 @@
 -- KEYS[1]  the room's prefix
 -- ARGV     1 worker  2 lease, ms  3 schema: its version  4 known: the epoch it knows ('': it is new)  5 floor
 --          6 address  7 host  8 pid  9 state: up | draining  10 instance: which start of the worker this is
+--          11 cap: how many copies it may hold ('': any number)
 -- Returns  {'joined', epoch, ms of grace left}
 --          {'taken', ms when its heartbeat runs out, ms left, host, pid} : another instance with this id is alive
 -- Errors   SCHEMA : the room belongs to another version
@@ -39,7 +40,7 @@ if known ~= '' and known ~= epoch then
   redis.call('SET', prefix .. 'grace', string.format('%.0f %.0f', room.ms + lease, lease), 'NX')
 end
 redis.call('HSET', name, 'address', ARGV[6], 'host', ARGV[7], 'pid', ARGV[8], 'lease', lease, 'state', ARGV[9],
-  'instance', ARGV[10])
+  'instance', ARGV[10], 'cap', ARGV[11])
 if anew then
   redis.call('HSET', name, 'started', string.format('%.0f', room.ms))
   note(room, 'up', 'worker', worker)

@@ -105,10 +105,11 @@ class AsyncWorker(BaseWorker["_LoopIO", AsyncTurn]):
         answer = await ops.evict(self._running().link, session, mode, reason, self.id)
         return self._engine.evicted(session, mode, reason, answer)
 
-    async def interrupt(self, session: str) -> bool:
-        """Ask the turn that runs on a session to stop, wherever it runs. False when none does."""
+    async def interrupt(self, session: str, fence: int = 0) -> bool:
+        """Ask the turn that runs on a session, or only the one with this fence, to stop, wherever it runs. False when
+        none does."""
         self._engine.check_session(session)
-        return await ops.interrupt(self._running().link, session)
+        return await ops.interrupt(self._running().link, session, fence)
 
     async def known(self) -> bool:
         """Whether Redis can be reached, and knows this worker."""

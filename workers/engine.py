@@ -176,6 +176,7 @@ class Engine:
                         pid=self._pid,
                         state="draining" if self.draining else "up",
                         instance=self.instance,
+                        cap=self.limits.worker,
                     )
                 )
             except WorkerExists:

@@ -12,11 +12,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator import operations as ops
-from coordinator.answers import Elsewhere, Ended, Granted
+from coordinator.answers import Answered, Died, Elsewhere, Ended, Granted
 from coordinator.errors import (
     BuildFailed,
     CoordinatorUnavailable,
     LeaseLost,
+    MessageAnswered,
     SessionBusy,
     SessionElsewhere,
     UnknownWorker,
@@ -99,7 +100,10 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[Granted, Copy
                     floor=max(engine.running.floor, turn._floor),
                     key=turn._key,
                     queue=queue,
+                    most=turn._line,
                     affinity=turn._affinity,
+                    place=turn._place,
+                    remember=_remember(engine, io, turn),
                 )
             except WorkerDraining:
                 asked = before
@@ -117,16 +121,22 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[Granted, Copy
             if isinstance(reply, Elsewhere):
                 asked = before
                 raise SessionElsewhere(reply.worker, reply.address)
+            if isinstance(reply, (Answered, Died)):  # and our place in line is given up
+                asked = False
+                if isinstance(reply, Answered):
+                    raise MessageAnswered(reply.answer)
+                raise LeaseLost(f"the turn on {turn.session!r} that this message had is gone without an answer")
             if reply is None:
                 continue
             if reply.why == "closing" and reply.worker == engine.worker:  # its message got lost, or there was none
-                engine.departures.end_session(turn.session, reply.generation)
+                engine.departures.end_session(turn.session, reply.number)
             left, why = deadline - time.monotonic(), reply.why
             if turn._wait and any(turn._names & own._names for own in own_turns(engine, io)):
                 left, why = 0.0, "itself"
-            if left <= 0:
-                asked = bool(queue)
-                raise SessionBusy(turn.session, reply.worker, reply.left, reply.running, reply.ahead, why)
+            if left <= 0 or why == "full":
+                asked = before if why == "full" else bool(queue)
+                fence = reply.number if reply.why in ("turn", "repeat") else 0
+                raise SessionBusy(turn.session, reply.worker, reply.left, reply.running, reply.ahead, why, fence)
             # No longer than the lease in the way: whoever holds it may be dead, and then nobody wakes us.
             await waiter.wait(min(left, poll, reply.left + 0.01 if reply.left else poll))
     except BaseException as error:
@@ -193,6 +203,10 @@ async def leave_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
     # Of a turn that failed the last good one stays. (An exception may well be falsy.)
     snapshot = b"" if error is not None else await snapshots.take(engine, io, copy)
     stamped, told = engine.is_stamped(copy), copy.told
+    answer = turn.answer.encode(errors="replace")
+    if len(answer) > engine.settings.answer_limit:
+        logger.info("the answer of %r is too long to be kept", turn)
+        answer = b""
     turn._in_use.copy = None
     engine.running.remove(turn)
     evict = turn._evict or ("soft fallback" if error is not None and turn._on_error == "evict" else "")
@@ -203,6 +217,8 @@ async def leave_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
     def end() -> Coroutine[Any, Any, Ended]:
         ttl = int(engine.settings.snapshot_ttl * 1000)
         named: dict[str, Any] = {"stamped": stamped, "evict": evict, "snapshot": snapshot, "snapshot_ttl": ttl}
+        if error is None and not turn.lost:
+            named |= {"answer": answer, "remember": _remember(engine, io, turn)}
         return ops.end(io.link, turn.session, turn.id, engine.limits, **named)
 
     try:
@@ -243,6 +259,15 @@ async def rebind(engine: Engine, io: IO, turn: TurnState, key: str) -> None:
         raise SessionBusy(key, busy.worker, busy.left, busy.running)
     turn._key = key
     _use(turn, turn._copy)
+
+
+def _remember(engine: Engine, io: IO, turn: TurnState) -> int:
+    """For how many ms it is known what became of the turn's message. One that has no name is asked for again at once, by
+    a worker that passed it on, or never."""
+    if not turn._message:
+        return 1
+    settings = engine.settings
+    return int(settings.answer_ttl * 1000) if turn._remembered else max(io.link.spent_ms, 2 * engine.lease_ms)
 
 
 async def _known(engine: Engine, io: IO, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

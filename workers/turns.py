@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -89,6 +91,10 @@ class TurnState:
         lease_key: str | None,
         floor: int,
         on_error: str,
+        line: int,
+        place: bool,
+        message: str | None,
+        delivery: str | None,
     ) -> None:
         self._engine = engine
         self.session = session_name(session)
@@ -103,7 +109,11 @@ class TurnState:
         if on_error not in ("keep", "evict"):
             raise ValueError(f"on_error is 'keep' or 'evict', not {ascii(on_error)[:40]}")
         self._on_error = on_error
-        self.id = f"{engine.worker}/{secrets.token_hex(8)}"
+        self._line, self._place = line, place
+        self._message = _message(message, delivery)
+        self._remembered = message is not None  # by a name of its sender's
+        self.id = f"{engine.worker}/{secrets.token_hex(8)}{self._message}"
+        self.answer = ""  #: what whoever delivers the message again is to be told
         self.fence = 0
         self.fresh = False
         self.lost = False
@@ -145,6 +155,19 @@ def _seconds(wait: float) -> float:
     if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < float("inf"):
         raise ValueError(f"wait must be a number of seconds, zero or more, not {ascii(wait)[:40]}")
     return float(wait)
+
+
+def _message(message: str | None, delivery: str | None) -> str:
+    """How a turn's id ends: with the delivery and the message that it is for, if it is for one (see lua/lib/message_of).
+    A delivery of a message that has no name of its own is that message's only one."""
+    if delivery is not None and not re.fullmatch("[0-9a-f]{16}", delivery):
+        raise ValueError(f"a delivery is 16 hex digits, not {ascii(delivery)[:40]}")
+    if message is None:
+        return f"/{delivery}/{delivery}" if delivery else ""
+    if not isinstance(message, str) or not message:
+        raise ValueError("a message's name is a text that is not empty")
+    digest = hashlib.blake2b(message.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return f"/{delivery or secrets.token_hex(8)}/{digest}"
 
 
 #: A builder: sync for both workers, or async for an AsyncWorker.

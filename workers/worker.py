@@ -80,10 +80,11 @@ class Worker(BaseWorker["_ThreadIO", Turn]):
         answer = run(ops.evict(self._running().link, session, mode, reason, self.id))
         return self._engine.evicted(session, mode, reason, answer)
 
-    def interrupt(self, session: str) -> bool:
-        """Ask the turn that runs on a session to stop, wherever it runs. False when none does."""
+    def interrupt(self, session: str, fence: int = 0) -> bool:
+        """Ask the turn that runs on a session, or only the one with this fence, to stop, wherever it runs. False when
+        none does."""
         self._engine.check_session(session)
-        return run(ops.interrupt(self._running().link, session))
+        return run(ops.interrupt(self._running().link, session, fence))
 
     def known(self) -> bool:
         """Whether Redis can be reached, and knows this worker."""

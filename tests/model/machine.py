@@ -47,6 +47,8 @@ SNAPSHOTS = (b"", NO_SNAPSHOT, b"warm", b"warmer")
 TTLS = {b"": 1, NO_SNAPSHOT: 1, b"warm": 3_000, b"warmer": 60_000}  #: how long each lasts, ms
 MODES = ("soft", "soft", "hard")
 PICKS = tuple(range(12))  #: which of a list, newest first
+MESSAGES = ("", "", "", "/d1/m1", "/d2/m1", "/d1/m1", "/d3/m2")  #: how a turn's id ends: with a delivery and a message
+REMEMBER = 4_000  #: for how long it is known what became of a message, ms
 SELDOM = (False,) * 7 + (True,)
 EITHER = (False, True)
 
@@ -157,14 +159,15 @@ class RoomMachine(RuleBasedStateMachine):
     def in_state(self, *states: str) -> list[Turn]:
         return [turn for turn in reversed(self.turns) if turn.state in states]
 
-    def new_turn(self, worker: str, session: str, warm: bool = False, **asked: Any) -> Turn:
+    def new_turn(self, worker: str, session: str, warm: bool = False, message: str = "", **asked: Any) -> Turn:
         """`warm`: on a session whose copy the worker has, if it has any."""
         process = self.processes[worker]
         if warm and process.holds:
             session = sorted(process.holds)[SESSIONS.index(session) % len(process.holds)]
         generation, signature = process.holds.get(session, (0, "a"))
         asked = {"lease": 2_500, "signature": signature, "generation": generation, "floor": process.seen} | asked
-        self.turns.append(Turn({"session": session, "worker": worker, "turn": f"{worker}/t{len(self.turns)}", **asked}))
+        asked |= {"turn": f"{worker}/t{len(self.turns)}{message}", "remember": REMEMBER}
+        self.turns.append(Turn({"session": session, "worker": worker, **asked}))
         return self.turns[-1]
 
     def do_begin(self, turn: Turn) -> None:
@@ -190,7 +193,9 @@ class RoomMachine(RuleBasedStateMachine):
             turn.state = "live"
             self.processes[turn.worker].holds[turn.session] = (turn.generation, turn.asked["signature"])
 
-    def do_end(self, turn: Turn, stamped: bool = True, evict: str = "", snapshot: bytes = b"") -> None:
+    def do_end(
+        self, turn: Turn, stamped: bool = True, evict: str = "", snapshot: bytes = b"", failed: bool = False
+    ) -> None:
         answer = self.both(
             "end",
             turn.session,
@@ -200,6 +205,8 @@ class RoomMachine(RuleBasedStateMachine):
             evict=evict,
             snapshot=snapshot,
             snapshot_ttl=TTLS[snapshot],
+            answer=b"" if failed else f"by {turn.id}".encode(),
+            remember=0 if failed else REMEMBER,
         )
         turn.state = "over"
         process = self.processes[turn.worker]
@@ -213,14 +220,15 @@ class RoomMachine(RuleBasedStateMachine):
 
     @step(
         8, worker=WORKERS, session=SESSIONS, signature=("a", "a", "a", "b"), lease=LENGTHS, key=KEYS, queue=PLACES,
-        affinity=SELDOM, forgot=SELDOM, ahead=SELDOM,
+        most=(0, 1, 2), affinity=SELDOM, place=SELDOM, message=MESSAGES, forgot=SELDOM, ahead=SELDOM,
     )  # fmt: skip
     def begin(
-        self, worker: str, session: str, signature: str, lease: int, key: str, queue: int, affinity: bool,
-        forgot: bool, ahead: bool,
+        self, worker: str, session: str, signature: str, lease: int, key: str, queue: int, most: int, affinity: bool,
+        place: bool, message: str, forgot: bool, ahead: bool,
     ) -> None:  # fmt: skip
         """`forgot`: without the copy it has. `ahead`: with a fence given out before a failover that lost it."""
-        asked: dict[str, Any] = {"lease": lease, "key": key, "queue": queue, "affinity": affinity}
+        asked: dict[str, Any] = {"lease": lease, "key": key, "queue": queue, "most": most}
+        asked |= {"affinity": affinity, "place": place, "message": message}
         asked |= {"generation": 0} if forgot else {}
         asked |= {"floor": self.model.now + 3_000_000} if ahead else {}
         self.do_begin(self.new_turn(worker, session, signature=signature, **asked))
@@ -233,10 +241,10 @@ class RoomMachine(RuleBasedStateMachine):
         if turn.state == "building":
             self.do_commit(turn)
 
-    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, stamped=EITHER, snapshot=SNAPSHOTS)
-    def serve(self, worker: str, session: str, warm: bool, stamped: bool, snapshot: bytes) -> None:
+    @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, message=MESSAGES, stamped=EITHER, snapshot=SNAPSHOTS)
+    def serve(self, worker: str, session: str, warm: bool, message: str, stamped: bool, snapshot: bytes) -> None:
         """A whole turn: what fills a room."""
-        turn = self.new_turn(worker, session, warm)
+        turn = self.new_turn(worker, session, warm, message)
         self.do_begin(turn)
         if turn.state == "building":
             self.do_commit(turn)
@@ -244,10 +252,12 @@ class RoomMachine(RuleBasedStateMachine):
             self.do_end(turn, stamped, snapshot=snapshot)
 
     @step(
-        16, how=("on", "on", "on", "abandon", "rebind"), pick=PICKS, stamped=EITHER,
+        16, how=("on", "on", "on", "abandon", "rebind"), pick=PICKS, stamped=EITHER, failed=SELDOM,
         evict=("", "", "", "soft fallback", "hard reset"), snapshot=SNAPSHOTS, key=("c1", "z1", "s4", "s5", ""),
     )  # fmt: skip
-    def turn_goes_on(self, how: str, pick: int, stamped: bool, evict: str, snapshot: bytes, key: str) -> None:
+    def turn_goes_on(
+        self, how: str, pick: int, stamped: bool, failed: bool, evict: str, snapshot: bytes, key: str
+    ) -> None:
         """A turn that has its lease, as far as its worker knows."""
         if not (turns := self.in_state("building", "live")):
             return
@@ -260,7 +270,7 @@ class RoomMachine(RuleBasedStateMachine):
         elif turn.state == "building":
             self.do_commit(turn)
         else:
-            self.do_end(turn, stamped, evict, snapshot)
+            self.do_end(turn, stamped, evict, snapshot, failed)
 
     @step(6, how=("ask", "ask", "give up", "die"), pick=PICKS)
     def waiter_goes_on(self, how: str, pick: int) -> None:
@@ -329,7 +339,7 @@ class RoomMachine(RuleBasedStateMachine):
         process = self.processes[worker]
         answer = self.both(
             "register", worker, HEARTBEAT, epoch=process.epoch, floor=process.seen, address=f"http://{worker}",
-            host="here", pid=7, state=state, instance=process.instance,
+            host="here", pid=7, state=state, instance=process.instance, cap=self.limits.worker,
         )  # fmt: skip
         process.epoch = answer[0] if answer != "TAKEN" else process.epoch
 
@@ -382,7 +392,8 @@ class RoomMachine(RuleBasedStateMachine):
         elif what == "deregister":
             self.both(what, worker, "another" if wrong else self.processes[worker].instance)
         elif what == "interrupt":
-            self.both(what, session)
+            copy = self.model.copies.get(session)
+            self.both(what, session, fence=copy.fence + wrong if copy and worker == "w1" else 0)
         elif what == "set_limits":
             self.both(what, limits)
         elif copy := self.model.copies.get(session):

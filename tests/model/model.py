@@ -15,7 +15,7 @@ from typing import Any
 
 from coordinator.keys import SCHEMA
 from coordinator.limits import Limits
-from coordinator.operations import Busy, Claim, Elsewhere, Ended, Evicted, Granted, Maintenance
+from coordinator.answers import Answered, Busy, Claim, Died, Elsewhere, Ended, Evicted, Granted, Maintenance
 
 NO_SNAPSHOT = b"\xc0"  #: an end that says: this turn has none (rule 12)
 FURTHEST = 4  #: how many leases and heartbeats, furthest away first, maintenance checks for a clock that was set back
@@ -74,6 +74,7 @@ class Room:
     counters: Counter[str] = field(default_factory=Counter)
     journal: list[tuple[str, str, str]] = field(default_factory=list)  #: event, whose, reason
     sent: list[tuple[str, str, str, str]] = field(default_factory=list)  #: worker, mode, session, detail
+    answers: dict[str, dict[str, str]] = field(default_factory=dict)  #: '<session>:<message>' → turn, answer
     lasts: dict[str, int] = field(default_factory=dict)  #: key with a time to live → ms when it is over
     spent_ms: int = 30_000  #: how long an end is remembered
 
@@ -87,7 +88,7 @@ class Room:
         """What had a time to live, and is over: whoever drives the model calls this before each operation."""
         kept: dict[str, dict[str, Any]] = {
             "waiting": self.queues, "waiter": self.waiters, "snapshot": self.snapshots, "gone": self.gone,
-            "ended": self.ended,
+            "ended": self.ended, "answer": self.answers,
         }  # fmt: skip
         for key in [key for key, until in self.lasts.items() if until <= self.ms]:
             del self.lasts[key]
@@ -253,13 +254,17 @@ class Room:
 
     def begin(
         self, *, session: str, worker: str, turn: str, signature: str, generation: int, lease: int,
-        floor: int = 0, key: str = "", queue: int = 0, affinity: bool = False,
-    ) -> Granted | Busy | Elsewhere:  # fmt: skip
+        floor: int = 0, key: str = "", queue: int = 0, most: int = 0, affinity: bool = False, place: bool = False,
+        remember: int = 1,
+    ) -> Granted | Busy | Elsewhere | Answered | Died:  # fmt: skip
         if turn in self.ended:
             raise Refused("ENDED")
         copy = self.copies.get(session)
         if copy and copy.lease and copy.lease.turn == turn and self.left(copy):
             return self._granted(session, copy, signature)
+        if settled := self._settled(session, turn, copy):
+            self.leave_queue([session, key] if key else [session], turn)
+            return settled
         doomed = copy is not None and copy.lease is not None and not self.left(copy)
         mine = copy is not None and copy.worker == worker and not doomed  # a doomed copy is nobody's
         if affinity and copy and copy.worker != worker and self._serves(copy.worker):
@@ -267,13 +272,27 @@ class Room:
         if not (copy and mine and copy.generation == generation):
             if worker not in self.workers:
                 raise Refused("UNKNOWNWORKER")
+            held = mine or (copy and copy.worker != worker and self._serves(copy.worker))
+            if place and not held and turn not in self.waiters and (best := self._best(worker)):
+                return Elsewhere(best, self.workers[best].about["address"])
             if not mine and self.workers[worker].state == "draining":
                 raise Refused("DRAINING")
 
         names = [session] if key in ("", session) else [session, key]
 
+        def full(name: str) -> bool:
+            line = self.queues.get(name, {})
+            if len(line) < most or turn in line:
+                return False
+            for waiter in [waiter for waiter in line if waiter not in self.waiters]:
+                del line[waiter]
+            return len(line) >= most
+
         def busy(why: str, theirs: Copy | None, left: int, ending: tuple[str, int] = ("", 0)) -> Busy:
-            if queue:
+            waits = queue > 0
+            if waits and most and any(full(name) for name in names):
+                waits, why = False, "full"
+            if waits:
                 tick = self.tick(floor)
                 lapsed = turn not in self.waiters  # a place that lapsed in one line is given up in all
                 self.waiters[turn] = worker
@@ -289,14 +308,17 @@ class Room:
             for name in names:
                 places = sorted(self.queues.get(name, {}).items(), key=lambda place: place[1])
                 before = [waiting for waiting, _ in places]
-                ahead = max(ahead, before.index(turn) if queue else len(before))
+                ahead = max(ahead, before.index(turn) if waits else len(before))
             if not theirs or not theirs.lease:
                 return Busy(why, ending[0], left / 1000, 0.0, ahead, ending[1])
-            return Busy(why, theirs.worker, left / 1000, (self.ms - theirs.lease.since) / 1000, ahead)
+            ran = (self.ms - theirs.lease.since) / 1000
+            return Busy(why, theirs.worker, left / 1000, ran, ahead, theirs.fence)
 
         for name in names:
             if theirs := self.lease_on(name):
-                return busy("turn", theirs, self.left(theirs))
+                assert theirs.lease
+                same = theirs is self.copies.get(session) and _message(turn) == _message(theirs.lease.turn) != ""
+                return busy("repeat" if same else "turn", theirs, self.left(theirs))
             if self.head(name) not in ("", turn):
                 return busy("queue", None, 0)
         copy = self.copies.get(session)  # gone, if its lease had run out
@@ -319,6 +341,8 @@ class Room:
             self.counters["hits"] += 1
         copy.fence, copy.active = fence, None
         copy.lease = Lease(turn, lease, self.ms, self.ms + lease, key if key in names[1:] else "")
+        if _message(turn):
+            self._keep(session, turn, {"turn": turn}, remember)
         if any(turn in self.queues.get(name, {}) for name in names):
             self.leave_queue(names, turn)
         return self._granted(session, copy, signature)
@@ -336,6 +360,40 @@ class Room:
 
     def _serves(self, worker: str) -> bool:
         return self._alive(worker) and self.workers[worker].state == "up"
+
+    def _best(self, asking: str) -> str:
+        """Where there is more room than at whoever asks, '' if nowhere: by room under the cap, then by turns (placement).
+        Three workers are all looked at; of those that are alike it depends on the time which one it is."""
+        turns, names = self.turns(), sorted(self.workers, key=lambda name: (self.workers[name].expiry, name))
+        names.reverse()
+
+        def load(worker: str) -> tuple[int, int]:
+            cap = self.limit("worker", self.workers[worker].about["cap"] or None)
+            return len(self.held(worker)) - (2**40 if cap is None else int(cap)), turns.get(worker, 0)
+
+        turned = [names[(i + self.now) % len(names)] for i in range(1, len(names) + 1)]
+        best = min((name for name in turned if self._serves(name)), key=load, default="")
+        return "" if not best or (self._serves(asking) and load(asking) == load(best)) else best
+
+    def turns(self) -> dict[str, int]:
+        return dict(Counter(copy.worker for copy in self.copies.values() if copy.lease))
+
+    # -- messages that may come twice (H18) ----------------------------------------------------------------------
+
+    def _settled(self, session: str, turn: str, copy: Copy | None) -> Answered | Died | None:
+        known = self.answers.get(f"{session}:{_message(turn)}")
+        if not known:
+            return None
+        if "answer" in known:
+            return Answered(known["answer"])
+        runs = copy is not None and copy.lease is not None and copy.lease.turn == known["turn"] and self.left(copy) > 0
+        same = _delivery(known["turn"]) == _delivery(turn)
+        return Died() if same and known["turn"] != turn and not runs else None
+
+    def _keep(self, session: str, turn: str, known: dict[str, str], ms: int) -> None:
+        name = f"{session}:{_message(turn)}"
+        self.answers[name] = self.answers.get(name, {}) | known
+        self.lasts[f"answer:{name}"] = max(self.lasts.get(f"answer:{name}", 0), self.ms + ms)
 
     def _save(self, session: str, copy: Copy, data: bytes, ttl: int) -> None:
         if data == NO_SNAPSHOT:
@@ -364,7 +422,7 @@ class Room:
 
     def end(
         self, session: str, turn: str, limits: Limits, *, stamped: bool, evict: str = "", snapshot: bytes = b"",
-        snapshot_ttl: int = 1,
+        snapshot_ttl: int = 1, answer: bytes = b"", remember: int = 0,
     ) -> Ended:  # fmt: skip
         copy = self.current(session, turn)
         if not copy or copy.state != "live":
@@ -381,11 +439,22 @@ class Room:
                 self._save(session, copy, snapshot, snapshot_ttl)
             mode = self.drop(session, mode, reason)
             self._spend(turn, f"{mode} {reason}")
+            self._answered(session, turn, answer, remember)
             return Ended(mode, reason, self.enforce_caps(copy.worker, limits))
         copy.tick, copy.active = self.tick(), self.ms if stamped else None
         self._save(session, copy, snapshot, snapshot_ttl)
         self._spend(turn, "kept")
+        self._answered(session, turn, answer, remember)
         return Ended(over=self.enforce_caps(copy.worker, limits))
+
+    def _answered(self, session: str, turn: str, answer: bytes, remember: int) -> None:
+        """Whoever delivers the message again, and waits, is woken."""
+        if not remember or not _message(turn):
+            return
+        self._keep(session, turn, {"turn": turn, "answer": answer.decode()}, remember)
+        for waiter in self.queues.get(session, {}):
+            if _message(waiter) == _message(turn) and waiter in self.waiters:
+                self.sent.append((self.waiters[waiter], "wake", session, waiter))
 
     def abandon(self, session: str, turn: str, limits: Limits, key: str = "", *, stamped: bool = False) -> bool:
         if turn in self.ended:
@@ -396,6 +465,8 @@ class Room:
         if not copy:
             return False
         self.free(session, copy)
+        if self.answers.get(f"{session}:{_message(turn)}", {}).get("turn") == turn:
+            del self.answers[f"{session}:{_message(turn)}"]
         if copy.state == "building":
             del self.copies[session]
             if copy.evict.startswith("hard"):
@@ -423,9 +494,9 @@ class Room:
             self.wake(old)
         return None
 
-    def interrupt(self, session: str) -> bool:
+    def interrupt(self, session: str, fence: int = 0) -> bool:
         copy = self.copies.get(session)
-        if not copy or not self.left(copy):
+        if not copy or not self.left(copy) or fence not in (0, copy.fence):
             return False
         self.sent.append((copy.worker, "interrupt", session, str(copy.fence)))
         return True
@@ -466,7 +537,7 @@ class Room:
 
     def register(
         self, worker: str, lease: int, *, epoch: str, floor: int, address: str, host: str, pid: int, state: str,
-        instance: str,
+        instance: str, cap: int | None = None,
     ) -> tuple[str, float]:  # fmt: skip
         known = self.workers.get(worker)
         self.settings["schema"] = SCHEMA
@@ -481,6 +552,7 @@ class Room:
             self.note("up", worker)
         started = known.about["started"] if known and same else self.ms
         about = {"address": address, "host": host, "pid": pid, "started": started, "instance": instance}
+        about["cap"] = cap or ""
         self.workers[worker] = Worker(self.ms + lease, lease, state, about)
         return self.epoch, self.grace_left() / 1000
 
@@ -654,6 +726,7 @@ class Room:
             "leases": self.leases(),
             "aliases": {c.lease.key: s for s, c in self.copies.items() if c.lease and c.lease.key},
             "signatures": dict(Counter(copy.signature for copy in live.values())),
+            "turns": self.turns(),
             "workers": {name: worker.expiry for name, worker in self.workers.items()},
             "settings": self.settings,
             "counters": {name: str(count) for name, count in self.counters.items() if count},
@@ -674,8 +747,18 @@ class Room:
         keys |= {f"waiter:{turn}": worker for turn, worker in self.waiters.items()}
         keys |= {f"snapshot:{session}": _text(saved) for session, saved in self.snapshots.items()}
         keys |= {f"gone:{session}": str(fence) for session, fence in self.gone.items()}
+        keys |= {f"answer:{name}": known for name, known in self.answers.items()}
         keys |= {f"ended:{turn}": answer for turn, answer in self.ended.items()}
         return {key: value for key, value in keys.items() if value}
+
+
+def _message(turn: str) -> str:
+    """Of `<worker>/<number>/<delivery>/<message>`; '' where the turn is for none that may come twice."""
+    return turn.split("/")[3] if turn.count("/") == 3 else ""
+
+
+def _delivery(turn: str) -> str:
+    return turn.split("/")[2] if turn.count("/") == 3 else ""
 
 
 def _record(copy: Copy) -> dict[str, str]:

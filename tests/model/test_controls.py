@@ -236,6 +236,91 @@ local queued = false
         "lib/order_ending",
         (("  redis.call('DEL', room.prefix .. 'snapshot:' .. session)\n", ""),),
     ),
+    Control(  # H18
+        "a message that was answered runs again",
+        "lib/settled",
+        (("if known[2] then return", "if false then return"),),
+    ),
+    Control(  # H18
+        "a delivery whose turn died runs again",
+        "lib/settled",
+        (("then return 'died' end", "then return nil end"),),
+    ),
+    Control(  # H18
+        "a delivery whose turn runs is taken for dead",
+        "lib/settled",
+        ((" and known[1] ~= running then", " then"),),
+    ),
+    Control(  # H18
+        "another delivery of a message whose turn died does not run",
+        "lib/settled",
+        (("if earlier == delivery and", "if earlier and"),),
+    ),
+    Control(  # H18
+        "whoever waits for an answer is not woken",
+        "lib/keep_answer",
+        (("if worker then send(", "if false then send("),),
+    ),
+    Control(  # H18
+        "a message that was never run counts as run",
+        "lib/forget_message",
+        (("'turn') == turn then", "'turn') == turn and false then"),),
+    ),
+    Control(
+        "a turn for the same message is not known as such",
+        "begin",
+        (("again and 'repeat' or 'turn'", "'turn'"),),
+    ),
+    Control(
+        "a full line takes one more",
+        "lib/busy",
+        (("return redis.call('ZCARD', line) >= most", "return false"),),
+    ),
+    Control(
+        "who stopped asking keeps a line full",
+        "lib/busy",
+        ((".. waiter) == 0 then redis", ".. waiter) == -1 then redis"),),
+    ),
+    Control(
+        "an interrupt meets another turn than was meant",
+        "interrupt",
+        ((" or (ARGV[2] ~= '' and ARGV[2] ~= record.fence) then", " then"),),
+    ),
+    Control(
+        "a turn is counted for ever",
+        "lib/free",
+        (("  count_turn(room, record.worker, -1)\n", ""),),
+    ),
+    Control(
+        "a turn that is claimed again is not counted",
+        "claim",
+        (("    count_turn(room, worker, 1)\n", ""),),
+    ),
+    Control(
+        "a cold session goes to a worker that is draining, or dead",
+        "lib/serves",
+        (("if about[1] == 'up' and is_alive(room, worker) then", "if about[1] then"),),
+    ),
+    Control(
+        "a cold session goes where there is least room",
+        "lib/place",
+        (("if not best or free > most or", "if not best or free < most or"),),
+    ),
+    Control(
+        "a cold session goes to a worker with many turns",
+        "lib/place",
+        (("and turns < fewest)", "and turns > fewest)"),),
+    ),
+    Control(
+        "a cold session goes elsewhere though there is as much room here",
+        "lib/place",
+        (("  look_at(asking, true)", "  look_at(asking, false)"),),
+    ),
+    Control(
+        "whoever has waited in line is sent elsewhere",
+        "begin",
+        ((" and redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0 then", " then"),),
+    ),
     Control(  # B26
         "a begin leaves the session to the idle sweep",
         "begin",
