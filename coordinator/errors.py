@@ -63,7 +63,7 @@ class SessionElsewhere(GreenroomError):
 
 
 class MessageAnswered(GreenroomError):
-    """The turn's message was delivered before: its turn has ended, with this answer ('' if that was too long to keep)."""
+    """The turn's message was delivered before, and has this answer ('' if that was too long to be kept)."""
 
     def __init__(self, answer: str) -> None:
         self.answer = answer

@@ -26,9 +26,7 @@ PAGE = 256
 
 _ABANDON = Stub("abandon", "session turn key stamped worker_cap room_cap spent")
 _BEAT = Stub("beat", "worker lease schema instance", repeated="session turn")
-_BEGIN = Stub(
-    "begin", "session worker turn signature generation lease floor key queue most affinity place remember"
-)
+_BEGIN = Stub("begin", "session worker turn signature generation lease floor key queue most affinity place remember")
 _CLAIM = Stub("claim", "worker lease floor", repeated="session generation signature state turn fence key stamped")
 _CLOSED = Stub("closed", "worker instance", repeated="session generation")
 _COMMIT = Stub("commit", "session turn worker_cap room_cap")

@@ -67,7 +67,7 @@ class Settings(FromEnvironment):
     snapshot_ttl: float = 7 * 86400.0
     snapshot_limit: int = 1 << 20
     answer_ttl: float = 3600.0  #: how long the answer to a message is kept for whoever delivers it again
-    answer_limit: int = 1 << 16  #: of such an answer; one that is longer is not kept, but neither runs its message again
+    answer_limit: int = 1 << 16  #: of such an answer; one that is longer is not kept, its message runs no second time
     signature_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

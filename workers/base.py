@@ -76,13 +76,15 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
         signed; the rest of it is for the builder. `affinity`: raise SessionElsewhere rather than move a warm agent
         here. `lease_key`: also hold this name, a resolved conversation id. `floor`: a fence that this one must exceed.
         `on_error`: whether a turn whose body raised keeps its agent ('keep') or lets it go ('evict').
-        `line`: wait only if fewer than so many do (0: any number). `place`: raise SessionElsewhere also for a session that
-        nobody holds, if another worker has more room for it. `message`: what its sender calls the message that the turn
-        is for; delivered again, it gets MessageAnswered with the `answer` that the turn was given, and runs no second
-        turn. `delivery`: 16 hex digits of one delivery that several workers may be asked to serve: only one does.
+        `line`: wait only if fewer than so many do (0: any number). `place`: raise SessionElsewhere also for a session
+        that nobody holds, if another worker has more room for it. `message`: what its sender calls the message that the
+        turn is for; delivered again, it gets MessageAnswered with the `answer` that the turn was given, and runs no
+        second turn. `delivery`: 16 hex digits of a delivery that several workers may be asked to serve: only one does.
         """
         io = self._running()
-        turn = self._turn(self._engine, session, config, wait, affinity, lease_key, floor, on_error, line, place, message, delivery)
+        turn = self._turn(
+            self._engine, session, config, wait, affinity, lease_key, floor, on_error, line, place, message, delivery
+        )
         turn._io = io
         return turn
 

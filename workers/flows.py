@@ -262,8 +262,8 @@ async def rebind(engine: Engine, io: IO, turn: TurnState, key: str) -> None:
 
 
 def _remember(engine: Engine, io: IO, turn: TurnState) -> int:
-    """For how many ms it is known what became of the turn's message. One that has no name is asked for again at once, by
-    a worker that passed it on, or never."""
+    """For how many ms it is known what became of the turn's message. One without a name is asked for again soon, by a
+    worker that passed it on, or never."""
     if not turn._message:
         return 1
     settings = engine.settings

@@ -158,8 +158,8 @@ def _seconds(wait: float) -> float:
 
 
 def _message(message: str | None, delivery: str | None) -> str:
-    """How a turn's id ends: with the delivery and the message that it is for, if it is for one (see lua/lib/message_of).
-    A delivery of a message that has no name of its own is that message's only one."""
+    """How a turn's id ends: with the delivery and the message that it is for, if any (see lua/lib/message_of). Where a
+    message has no name, each delivery is one of its own."""
     if delivery is not None and not re.fullmatch("[0-9a-f]{16}", delivery):
         raise ValueError(f"a delivery is 16 hex digits, not {ascii(delivery)[:40]}")
     if message is None:

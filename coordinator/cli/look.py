@@ -57,7 +57,9 @@ def workers(room: Coordinator, options: argparse.Namespace) -> int:
         beat = "over" if one.heartbeat_left <= 0 else span(one.heartbeat_left)
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started))
         rows.append((one.worker, one.state, one.held, one.turns, beat, started, one.host, one.pid, one.address))
-    return show(options, found, ("worker", "state", "held", "turns", "beat left", "started", "host", "pid", "address"), rows)
+    return show(
+        options, found, ("worker", "state", "held", "turns", "beat left", "started", "host", "pid", "address"), rows
+    )
 
 
 @COMMANDS.command("events", "show the journal, oldest first", _since=_SINCE, _limit=_NEWEST)

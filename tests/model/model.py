@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.answers import Answered, Busy, Claim, Died, Elsewhere, Ended, Evicted, Granted, Maintenance
 from coordinator.keys import SCHEMA
 from coordinator.limits import Limits
-from coordinator.answers import Answered, Busy, Claim, Died, Elsewhere, Ended, Evicted, Granted, Maintenance
 
 NO_SNAPSHOT = b"\xc0"  #: an end that says: this turn has none (rule 12)
 FURTHEST = 4  #: how many leases and heartbeats, furthest away first, maintenance checks for a clock that was set back
@@ -362,8 +362,8 @@ class Room:
         return self._alive(worker) and self.workers[worker].state == "up"
 
     def _best(self, asking: str) -> str:
-        """Where there is more room than at whoever asks, '' if nowhere: by room under the cap, then by turns (placement).
-        Three workers are all looked at; of those that are alike it depends on the time which one it is."""
+        """Where there is more room than at whoever asks, '' if nowhere: by room under the cap, then by turns. Three
+        workers are all looked at; of those that are alike it depends on the time which one it is."""
         turns, names = self.turns(), sorted(self.workers, key=lambda name: (self.workers[name].expiry, name))
         names.reverse()
 

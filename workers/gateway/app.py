@@ -19,7 +19,7 @@ from workers.gateway.describe import document, page
 from workers.gateway.exchange import Exchange
 from workers.gateway.gateway import Gateway
 from workers.gateway.problems import Problem, problem_of
-from workers.gateway.requests import message_of, target
+from workers.gateway.requests import REPLAYED, message_of, target
 
 SESSIONS = "/v1/sessions/"
 #: A stream begins with its first piece, so that what goes wrong before has a status; or after so many seconds.
@@ -147,10 +147,14 @@ class TurnResponse(Response):
             response = problem_response(problem)
         else:
             response = Response(encoded(self._exchange.answer), media_type="application/json")
+            if self._exchange.replayed:
+                response.headers[REPLAYED] = "true"
         await response(scope, receive, send)
 
     async def _stream(self, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+        if self._exchange.replayed:
+            headers.append((REPLAYED.lower().encode(), b"true"))
         headers.append((b"x-accel-buffering", b"no"))  # for balancers that would hold pieces back
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         exchange, more = self._exchange, True

@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator import __version__
 from workers.gateway.problems import KINDS
-from workers.gateway.requests import SIGNED
+from workers.gateway.requests import KEY, REPLAYED, SIGNED
 
 _TITLE = "Greenroom gateway"
 _ABOUT = (
@@ -46,11 +46,20 @@ def document() -> dict[str, Any]:
         "description": "percent-encoded; 1–512 bytes of UTF-8 without control characters",
         "schema": {"type": "string", "minLength": 1, "maxLength": 512, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"},
     }
+    key = {
+        "name": KEY,
+        "in": "header",
+        "description": "what its sender calls the message. Sent again, to whichever replica, it gets the first answer "
+        "and runs no second turn; while the first runs it waits for it; if that failed, it runs",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    }
     failures = ("agent-failed", "build-failed", "internal", "draining", "unavailable", "turn-lost")
     refusals = (
         "invalid-request",
         "not-found",
         "busy",
+        "answered",
+        "line-full",
         "interrupted",
         "too-slow",
         "too-large",
@@ -61,11 +70,17 @@ def document() -> dict[str, Any]:
         "description": 'With `Accept: text/event-stream` the reply comes in events: `piece` with `{"piece": text}`, at '
         "last one `end` with what the JSON answer has, or one `error` with a problem. Lines that begin with a colon "
         "only show that the stream lives.",
-        "parameters": [session],
+        "parameters": [session, key],
         "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("Message")}}},
         "responses": {
             "200": {
                 "description": "the agent's reply",
+                "headers": {
+                    REPLAYED: {
+                        "description": "`true`: an earlier delivery had this answer",
+                        "schema": {"type": "string"},
+                    }
+                },
                 "content": {
                     "application/json": {"schema": _ref("Answer")},
                     "text/event-stream": {"schema": {"type": "string"}},
@@ -156,7 +171,7 @@ def _schemas() -> dict[str, Any]:
         status=whole,
         detail=_TEXT,
         code=_TEXT | {"enum": list(KINDS)},
-        why=_TEXT | {"description": "busy: turn, queue, closing, grace"},
+        why=_TEXT | {"description": "busy: turn, queue, closing, grace; line-full: full"},
         holder=_TEXT | {"description": "busy: the worker that has the session"},
         running=number | {"description": "busy: seconds since its turn began"},
         ahead=whole | {"description": "busy: how many wait in line before"},

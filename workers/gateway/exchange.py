@@ -20,6 +20,7 @@ class Exchange:
         self.pieces: list[str] = []
         self.answer: dict[str, Any] | None = None
         self.problem: Problem | None = None
+        self.replayed = False  #: the answer is that of an earlier delivery of the message
         self.on_leave: Callable[[], object] | None = None  #: what to do when the client is gone
         self._grown = asyncio.Event()
         self._read = 0
@@ -38,6 +39,14 @@ class Exchange:
         else:
             self.answer = outcome
         self._grown.set()
+
+    def replay(self, answer: dict[str, Any]) -> None:
+        """The message has this answer already. What was not said of it is said now."""
+        said = "".join(self.pieces)
+        if answer["reply"] != said and answer["reply"].startswith(said):
+            self.say(answer["reply"][len(said) :])
+        self.replayed = True
+        self.close(answer)
 
     def leave(self) -> None:
         """The client is gone."""

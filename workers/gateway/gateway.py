@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from coordinator.errors import GreenroomError, SessionBusy
+from coordinator.errors import GreenroomError, MessageAnswered, SessionBusy
 from workers.aio import AsyncTurn, AsyncWorker
 from workers.gateway.exchange import Exchange
 from workers.gateway.performance import Performance
-from workers.gateway.problems import Interrupted, problem_of
+from workers.gateway.problems import Interrupted, Problem, problem_of
 from workers.gateway.requests import Message
 from workers.gateway.settings import GatewaySettings
 from workers.lifecycle import Lifecycle
@@ -77,6 +78,12 @@ class Gateway:
         try:
             exchange.close(await self._turn(message, exchange))
             self.counts["answered"] += 1
+        except MessageAnswered as before:
+            self.counts["repeated"] += 1
+            if before.answer:
+                exchange.replay(json.loads(before.answer))
+            else:
+                exchange.close(Problem("answered", str(before)))
         except asyncio.CancelledError:
             exchange.close(problem_of(Interrupted()))
             raise
@@ -89,27 +96,32 @@ class Gateway:
 
     async def _turn(self, message: Message, exchange: Exchange) -> dict[str, Any]:
         """A turn now, or when those before it are over; what it does with one that runs is `on_busy`."""
-        if message.on_busy == "wait":
-            return await self._perform(message, exchange, self.settings.wait)
-        try:
-            return await self._perform(message, exchange, 0.0)
-        except SessionBusy:
-            if message.on_busy == "reject":
-                raise
-        await self.worker.interrupt(message.session)
+        if message.on_busy != "wait":
+            try:
+                return await self._perform(message, exchange, 0.0)
+            except SessionBusy as busy:
+                if busy.why != "repeat":  # its own turn is not in its way
+                    if message.on_busy == "reject":
+                        raise
+                    if busy.fence:
+                        await self.worker.interrupt(message.session, busy.fence)
         return await self._perform(message, exchange, self.settings.wait)
 
     async def _perform(self, message: Message, exchange: Exchange, wait: float) -> dict[str, Any]:
-        async with self.worker.turn(message.session, message.config, wait=wait) as turn:
+        async with self.worker.turn(
+            message.session, message.config, wait=wait, line=self.settings.line, message=message.key
+        ) as turn:
             await self._run(turn, message, exchange)
-        return {
-            "reply": "".join(exchange.pieces),
-            "session": message.session,
-            "worker": self.worker.id,
-            "fence": turn.fence,
-            "fresh": turn.fresh,
-            "forwarded": False,
-        }
+            answer = {
+                "reply": "".join(exchange.pieces),
+                "session": message.session,
+                "worker": self.worker.id,
+                "fence": turn.fence,
+                "fresh": turn.fresh,
+                "forwarded": False,
+            }
+            turn.answer = json.dumps(answer)
+        return answer
 
     async def _run(self, turn: AsyncTurn, message: Message, exchange: Exchange) -> None:
         agent = turn.agent

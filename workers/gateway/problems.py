@@ -22,9 +22,11 @@ KINDS: dict[str, tuple[int, str]] = {
     "method-not-allowed": (405, "This address does not know the method"),
     "too-slow": (408, "The request's body did not arrive in time"),
     "busy": (409, "Another turn holds the session"),
+    "answered": (409, "The message was answered before, and that answer was too long to be kept"),
     "interrupted": (409, "The turn was asked to stop before it had an answer"),
     "too-large": (413, "The request's body is over the limit"),
     "unsupported-media-type": (415, "The body has to be JSON"),
+    "line-full": (429, "As many messages wait for the session as may"),
     "agent-failed": (500, "The agent raised an error"),
     "build-failed": (500, "The agent could not be built"),
     "internal": (500, "Something went wrong in the gateway"),
@@ -69,6 +71,8 @@ def problem_of(error: BaseException) -> Problem:
             return error
         case SessionBusy():
             more = {"why": error.why, "holder": error.worker, "running": round(error.running, 3), "ahead": error.ahead}
+            if error.why == "full":
+                return Problem("line-full", str(error), retry_after=min(60, max(1, error.ahead)), **more)
             return Problem("busy", str(error), retry_after=1, **more)
         case InvalidName():
             return Problem("invalid-request", str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from urllib.parse import unquote_to_bytes
@@ -15,8 +16,13 @@ from coordinator.signature import sign
 from workers.gateway.problems import Problem
 from workers.gateway.settings import GatewaySettings
 
+#: What a client calls a message that it may send again.
+KEY = "Idempotency-Key"
+#: Says that an answer is that of an earlier delivery of the message.
+REPLAYED = "Idempotency-Replayed"
 ON_BUSY = ("wait", "reject", "interrupt")
 _FIELDS = ("message", "config", "on_busy")
+_KEY = re.compile("[!-~]{1,255}")
 _EVENTS = "text/event-stream"
 #: What is signed of a config, and of what type it is where it is there.
 SIGNED: dict[str, type] = {"model": str, "ephemeral_prompt": str, "runtime": dict, "extra": dict, "toolsets": list}
@@ -31,6 +37,7 @@ class Message:
     config: dict[str, Any] | None = field(default=None, repr=False)  # may hold credentials
     on_busy: str = "wait"
     streamed: bool = False  #: the client wants events
+    key: str | None = None  #: what its sender calls it, if it may be sent again
 
 
 def target(request: Request) -> tuple[str, bool]:
@@ -70,7 +77,17 @@ async def message_of(session: str, request: Request, settings: GatewaySettings) 
         sign(config)
     except (ValueError, TypeError) as error:
         _wrong(str(error))
-    return Message(session, text, config, on_busy, streamed=_wants_events(request.headers.get("accept", "")))
+    streamed = _wants_events(request.headers.get("accept", ""))
+    return Message(session, text, config, on_busy, streamed, _key(request))
+
+
+def _key(request: Request) -> str | None:
+    keys = request.headers.getlist(KEY)
+    if not keys:
+        return None
+    if len(keys) > 1 or not _KEY.fullmatch(keys[0]):
+        _wrong(f"{KEY} is one header with 1–255 visible ASCII characters")
+    return keys[0]
 
 
 def _wants_events(accept: str) -> bool:

@@ -12,6 +12,7 @@ class GatewaySettings(FromEnvironment):
     """What a replica does beyond what its worker does, in seconds and bytes."""
 
     wait: float = 30.0  #: how long a message waits for a busy session
+    line: int = 32  #: how many messages may wait for one session
     body_limit: int = 1 << 20  #: of a request
     body_for: float = 30.0  #: how long a client may take to send one
     run_threads: int = 64  #: for agents whose `run` is no coroutine; a message waits for a free one
