@@ -35,6 +35,7 @@ class Elsewhere:
 
     worker: str
     address: str
+    at: int  #: when Redis said so, ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """This delivery of the turn's message had a turn before, which is over without an answer."""
+    """This delivery of the turn's message had a turn that is over without an answer, or is too old to have one."""
 
 
 @dataclass(frozen=True, slots=True)

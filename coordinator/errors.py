@@ -55,10 +55,14 @@ class SessionBusy(GreenroomError):
 
 
 class SessionElsewhere(GreenroomError):
-    """Another worker that is up holds or builds the session's agent."""
+    """Another worker that is up holds or builds the session's agent, or has more room for it.
 
-    def __init__(self, worker: str, address: str) -> None:
-        self.worker, self.address = worker, address
+    `delivery` is what the turn there and, if nothing is heard of that, the next one here are given, so that only one of
+    them runs. It is good for a minute.
+    """
+
+    def __init__(self, worker: str, address: str, delivery: str = "") -> None:
+        self.worker, self.address, self.delivery = worker, address, delivery
         super().__init__(f"the agent is warm on {worker}" + (f" at {address}" if address else ""))
 
 

@@ -13,9 +13,9 @@
 --          turn is for the same message) or 'full' (there is no place in line), number its fence; 'queue' or 'grace'
 --          (no worker); or 'closing': that worker ends the session's last life first, maybe the caller, and number is
 --          the generation; another is told so again
---          {'elsewhere', worker, address} : affinity or place was asked for, and the turn belongs there
+--          {'elsewhere', worker, address, now, ms} : affinity or place was asked for, and the turn belongs there
 --          {'answered', answer} : the turn's message has one already
---          {'died'} : this delivery of the message had a turn, and that is over without an answer
+--          {'died'} : this delivery of the message had a turn that is over without an answer, or is too old to have one
 -- Errors   ENDED, DRAINING, UNKNOWNWORKER, BADARG
 -- Events   'moved', 'evicted' (signature), 'lost' of the copy that was there
 -- include: lib/busy
@@ -32,16 +32,15 @@
 -- include: lib/queue
 -- include: lib/read_snapshot
 -- include: lib/record
+-- include: lib/remember_message
 -- include: lib/room
 -- include: lib/serves
 -- include: lib/settled
 -- include: lib/take
--- include: lib/take_message
 -- include: lib/tick
 local room = this_room(KEYS[1])
 local session, worker, turn, signature, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local lease, floor = tonumber(ARGV[6]), tonumber(ARGV[7])
-local queue, most = tonumber(ARGV[9]), tonumber(ARGV[10])
+local lease, floor, queue, most = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local key = ARGV[8] ~= '' and ARGV[8] ~= session and ARGV[8] or nil
 local sane = lease and lease > 0 and floor and floor >= 0 and floor < 2 ^ 53 - 2 ^ 40
 if not (sane and queue and most and tonumber(ARGV[13])) then return redis.error_reply('BADARG begin') end
@@ -64,12 +63,12 @@ end
 local doomed = record.turn and left_to_run == 0 -- its copy is nobody's any more
 local mine = record.worker == worker and not doomed
 local there = record.worker and record.worker ~= worker and serves(room, record.worker)
-if ARGV[11] == '1' and there then return { 'elsewhere', record.worker, there } end
+if ARGV[11] == '1' and there then return { 'elsewhere', record.worker, there, room.ms } end
 if not (mine and record.generation == generation) then
   if not redis.call('ZSCORE', prefix .. 'workers', worker) then return redis.error_reply('UNKNOWNWORKER') end
   if ARGV[12] == '1' and not (mine or there) and redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0 then
     local best, where = place_session(room, worker)
-    if best and best ~= worker then return { 'elsewhere', best, where } end
+    if best and best ~= worker then return { 'elsewhere', best, where, room.ms } end
   end
   if not mine and redis.call('HGET', prefix .. 'worker:' .. worker, 'state') == 'draining' then
     return redis.error_reply('DRAINING the worker takes no new sessions')
@@ -80,8 +79,8 @@ local queued = false
 for _, name in ipairs(names) do
   local whose, theirs, left = lease_on(room, name)
   if whose then
-    local again = whose == session and message_of(turn) and message_of(turn) == message_of(theirs.turn)
-    local why = again and 'repeat' or 'turn'
+    local message = whose == session and message_of(turn)
+    local why = message and message == message_of(theirs.turn) and 'repeat' or 'turn'
     return busy(room, asked, why, theirs.worker, left, theirs.since, theirs.fence)
   end
   local first = head_waiter(room, name)
@@ -108,7 +107,7 @@ if not hit and record.worker then
 end
 take_leases(room, session, key, room.ms + lease)
 count_turn(room, worker, 1)
-take_message(room, session, turn, ARGV[13])
+remember_message(room, session, turn, ARGV[13])
 local name = prefix .. 'session:' .. session
 local since = string.format('%.0f', room.ms)
 if hit then

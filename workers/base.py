@@ -79,7 +79,7 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
         `line`: wait only if fewer than so many do (0: any number). `place`: raise SessionElsewhere also for a session
         that nobody holds, if another worker has more room for it. `message`: what its sender calls the message that the
         turn is for; delivered again, it gets MessageAnswered with the `answer` that the turn was given, and runs no
-        second turn. `delivery`: 16 hex digits of a delivery that several workers may be asked to serve: only one does.
+        second turn. `delivery`: that of a SessionElsewhere, for the turn there and for one here: one of them runs.
         """
         io = self._running()
         turn = self._turn(

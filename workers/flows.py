@@ -27,7 +27,7 @@ from coordinator.names import session_name
 from workers import snapshots
 from workers.copies import Copy
 from workers.running import now
-from workers.turns import IO, BuildRequest, TurnState
+from workers.turns import IO, BuildRequest, TurnState, new_delivery
 
 if TYPE_CHECKING:
     from workers.engine import Engine
@@ -103,7 +103,7 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[Granted, Copy
                     most=turn._line,
                     affinity=turn._affinity,
                     place=turn._place,
-                    remember=_remember(engine, io, turn),
+                    remember=_remember(engine, turn),
                 )
             except WorkerDraining:
                 asked = before
@@ -120,7 +120,7 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[Granted, Copy
                 copy = None
             if isinstance(reply, Elsewhere):
                 asked = before
-                raise SessionElsewhere(reply.worker, reply.address)
+                raise SessionElsewhere(reply.worker, reply.address, new_delivery(reply.at))
             if isinstance(reply, (Answered, Died)):  # and our place in line is given up
                 asked = False
                 if isinstance(reply, Answered):
@@ -218,7 +218,7 @@ async def leave_turn(engine: Engine, io: IO, turn: TurnState, error: BaseExcepti
         ttl = int(engine.settings.snapshot_ttl * 1000)
         named: dict[str, Any] = {"stamped": stamped, "evict": evict, "snapshot": snapshot, "snapshot_ttl": ttl}
         if error is None and not turn.lost:
-            named |= {"answer": answer, "remember": _remember(engine, io, turn)}
+            named |= {"answer": answer, "remember": _remember(engine, turn)}
         return ops.end(io.link, turn.session, turn.id, engine.limits, **named)
 
     try:
@@ -261,13 +261,9 @@ async def rebind(engine: Engine, io: IO, turn: TurnState, key: str) -> None:
     _use(turn, turn._copy)
 
 
-def _remember(engine: Engine, io: IO, turn: TurnState) -> int:
-    """For how many ms it is known what became of the turn's message. One without a name is asked for again soon, by a
-    worker that passed it on, or never."""
-    if not turn._message:
-        return 1
-    settings = engine.settings
-    return int(settings.answer_ttl * 1000) if turn._remembered else max(io.link.spent_ms, 2 * engine.lease_ms)
+def _remember(engine: Engine, turn: TurnState) -> int:
+    """For how many ms it is known what became of the turn's message, if that is more than a delivery needs."""
+    return int(engine.settings.answer_ttl * 1000) if turn._named else 1
 
 
 async def _known(engine: Engine, io: IO, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -111,7 +111,7 @@ class TurnState:
         self._on_error = on_error
         self._line, self._place = line, place
         self._message = _message(message, delivery)
-        self._remembered = message is not None  # by a name of its sender's
+        self._named = message is not None
         self.id = f"{engine.worker}/{secrets.token_hex(8)}{self._message}"
         self.answer = ""  #: what whoever delivers the message again is to be told
         self.fence = 0
@@ -160,14 +160,19 @@ def _seconds(wait: float) -> float:
 def _message(message: str | None, delivery: str | None) -> str:
     """How a turn's id ends: with the delivery and the message that it is for, if any (see lua/lib/message_of). Where a
     message has no name, each delivery is one of its own."""
-    if delivery is not None and not re.fullmatch("[0-9a-f]{16}", delivery):
-        raise ValueError(f"a delivery is 16 hex digits, not {ascii(delivery)[:40]}")
+    if delivery is not None and not re.fullmatch("[0-9a-f]{28}", delivery):
+        raise ValueError(f"a delivery is what SessionElsewhere says, not {ascii(delivery)[:40]}")
     if message is None:
         return f"/{delivery}/{delivery}" if delivery else ""
     if not isinstance(message, str) or not message:
         raise ValueError("a message's name is a text that is not empty")
     digest = hashlib.blake2b(message.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    return f"/{delivery or secrets.token_hex(8)}/{digest}"
+    return f"/{delivery or ''}/{digest}"
+
+
+def new_delivery(at: int) -> str:
+    """The id of a delivery that was made at that time, ms (see lua/lib/delivery)."""
+    return f"{at:012x}{secrets.token_hex(8)}"
 
 
 #: A builder: sync for both workers, or async for an AsyncWorker.

@@ -82,8 +82,8 @@ def test_the_scripts_can_be_written_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("module", "names"), [
     (coordinator, "AlreadyStarted AsyncCoordinator BuildFailed Coordinator CoordinatorUnavailable GreenroomError "
-                  "InvalidName LeaseLost Limits SessionBusy SessionElsewhere WorkerDraining WorkerExists "
-                  "WorkerNotRunning config_signature"),
+                  "InvalidName LeaseLost Limits MessageAnswered SessionBusy SessionElsewhere WorkerDraining "
+                  "WorkerExists WorkerNotRunning config_signature"),
     (workers, "AsyncWorker Lifecycle Worker"),
 ])  # fmt: skip
 def test_the_public_names_are_pinned(module: ModuleType, names: str) -> None:

@@ -15,21 +15,9 @@ import httpx
 import pytest
 from support import wait_until
 from support.choir import VOICES
-from support.replicas import Replica, Street, at_once
+from support.replicas import Replica, Street, at_once, is_problem
 
 from workers.gateway.command import ECHO
-
-PROBLEM = "application/problem+json"
-
-
-def is_problem(response: httpx.Response, status: int, code: str) -> dict:
-    """A problem as it is described; gives its body."""
-    assert (response.status_code, response.headers["content-type"]) == (status, PROBLEM), response.text
-    body = response.json()
-    assert (body["status"], body["code"], body["type"]) == (status, code, f"/docs#{code}")
-    assert body["title"]
-    assert body["detail"]
-    return body
 
 
 def test_answers_in_every_form_an_agent_may_have(street: Street) -> None:

@@ -47,8 +47,10 @@ SNAPSHOTS = (b"", NO_SNAPSHOT, b"warm", b"warmer")
 TTLS = {b"": 1, NO_SNAPSHOT: 1, b"warm": 3_000, b"warmer": 60_000}  #: how long each lasts, ms
 MODES = ("soft", "soft", "hard")
 PICKS = tuple(range(12))  #: which of a list, newest first
-MESSAGES = ("", "", "", "/d1/m1", "/d2/m1", "/d1/m1", "/d3/m2")  #: how a turn's id ends: with a delivery and a message
-REMEMBER = 4_000  #: for how long it is known what became of a message, ms
+#: What a turn is for, if that may be delivered again: a delivery ('': its own) and a message.
+MESSAGES = ("", "", "", "/m1", "early/m1", "early/m1", "old/m1", "early/m2")
+AGES = {"early": 0, "old": 56_000}  #: of a delivery when it comes first, ms
+REMEMBER = {"m1": 70_000, "m2": 1}  #: for how long it is known what became of a message, ms
 SELDOM = (False,) * 7 + (True,)
 EITHER = (False, True)
 
@@ -105,6 +107,7 @@ class RoomMachine(RuleBasedStateMachine):
         self.model = Room(now=START, spent_ms=self.stage.link.spent_ms)
         self.processes = defaultdict[str, Process](Process)
         self.turns: list[Turn] = []
+        self.made: dict[str, int] = {}  #: delivery → ms
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self.limits = Limits()
         self.losses = 0
@@ -166,7 +169,11 @@ class RoomMachine(RuleBasedStateMachine):
             session = sorted(process.holds)[SESSIONS.index(session) % len(process.holds)]
         generation, signature = process.holds.get(session, (0, "a"))
         asked = {"lease": 2_500, "signature": signature, "generation": generation, "floor": process.seen} | asked
-        asked |= {"turn": f"{worker}/t{len(self.turns)}{message}", "remember": REMEMBER}
+        delivery, _, message = message.partition("/")
+        if delivery:
+            delivery = f"{self.made.setdefault(delivery, self.model.ms - AGES[delivery]):012x}{delivery}"
+        asked["turn"] = f"{worker}/t{len(self.turns)}" + (f"/{delivery}/{message}" if message else "")
+        asked["remember"] = REMEMBER.get(message, 1)
         self.turns.append(Turn({"session": session, "worker": worker, **asked}))
         return self.turns[-1]
 
@@ -206,7 +213,7 @@ class RoomMachine(RuleBasedStateMachine):
             snapshot=snapshot,
             snapshot_ttl=TTLS[snapshot],
             answer=b"" if failed else f"by {turn.id}".encode(),
-            remember=0 if failed else REMEMBER,
+            remember=0 if failed else turn.asked["remember"],
         )
         turn.state = "over"
         process = self.processes[turn.worker]

@@ -18,6 +18,7 @@ from coordinator.keys import SCHEMA
 from coordinator.limits import Limits
 
 NO_SNAPSHOT = b"\xc0"  #: an end that says: this turn has none (rule 12)
+DELIVERY_MS = 60_000  #: for how long a delivery may get a turn
 FURTHEST = 4  #: how many leases and heartbeats, furthest away first, maintenance checks for a clock that was set back
 
 
@@ -268,13 +269,13 @@ class Room:
         doomed = copy is not None and copy.lease is not None and not self.left(copy)
         mine = copy is not None and copy.worker == worker and not doomed  # a doomed copy is nobody's
         if affinity and copy and copy.worker != worker and self._serves(copy.worker):
-            return Elsewhere(copy.worker, self.workers[copy.worker].about["address"])
+            return Elsewhere(copy.worker, self.workers[copy.worker].about["address"], self.ms)
         if not (copy and mine and copy.generation == generation):
             if worker not in self.workers:
                 raise Refused("UNKNOWNWORKER")
             held = mine or (copy and copy.worker != worker and self._serves(copy.worker))
             if place and not held and turn not in self.waiters and (best := self._best(worker)):
-                return Elsewhere(best, self.workers[best].about["address"])
+                return Elsewhere(best, self.workers[best].about["address"], self.ms)
             if not mine and self.workers[worker].state == "draining":
                 raise Refused("DRAINING")
 
@@ -381,19 +382,22 @@ class Room:
     # -- messages that may come twice (H18) ----------------------------------------------------------------------
 
     def _settled(self, session: str, turn: str, copy: Copy | None) -> Answered | Died | None:
-        known = self.answers.get(f"{session}:{_message(turn)}")
-        if not known:
-            return None
+        known = self.answers.get(f"{session}:{_message(turn)}", {})
         if "answer" in known:
             return Answered(known["answer"])
-        runs = copy is not None and copy.lease is not None and copy.lease.turn == known["turn"] and self.left(copy) > 0
-        same = _delivery(known["turn"]) == _delivery(turn)
-        return Died() if same and known["turn"] != turn and not runs else None
+        delivery, earlier = _delivery(turn), known.get("turn", "")
+        if not delivery or earlier == turn:
+            return None
+        if copy and copy.lease and self.left(copy) and _delivery(copy.lease.turn) == delivery:
+            return None  # it runs
+        late = self.ms - int(delivery[:12], 16) > DELIVERY_MS and turn not in self.waiters
+        return Died() if late or _delivery(earlier) == delivery else None
 
     def _keep(self, session: str, turn: str, known: dict[str, str], ms: int) -> None:
         name = f"{session}:{_message(turn)}"
         self.answers[name] = self.answers.get(name, {}) | known
-        self.lasts[f"answer:{name}"] = max(self.lasts.get(f"answer:{name}", 0), self.ms + ms)
+        until = self.ms + max(ms, DELIVERY_MS + 1_000)
+        self.lasts[f"answer:{name}"] = max(self.lasts.get(f"answer:{name}", 0), until)
 
     def _save(self, session: str, copy: Copy, data: bytes, ttl: int) -> None:
         if data == NO_SNAPSHOT:

@@ -244,17 +244,32 @@ local queued = false
     Control(  # H18
         "a delivery whose turn died runs again",
         "lib/settled",
-        (("then return 'died' end", "then return nil end"),),
+        (("if theirs == delivery then return 'died' end", ""),),
     ),
     Control(  # H18
         "a delivery whose turn runs is taken for dead",
         "lib/settled",
-        ((" and known[1] ~= running then", " then"),),
+        (("then return nil end -- it runs", "then return 'died' end"),),
     ),
     Control(  # H18
         "another delivery of a message whose turn died does not run",
         "lib/settled",
-        (("if earlier == delivery and", "if earlier and"),),
+        (("if theirs == delivery then return 'died'", "if theirs then return 'died'"),),
+    ),
+    Control(  # H18
+        "a delivery that comes very late runs, whatever was forgotten meanwhile",
+        "lib/settled",
+        (("if is_late(room, delivery) and", "if false and"),),
+    ),
+    Control(  # H18
+        "whoever has waited for long in line comes too late",
+        "lib/settled",
+        ((" and redis.call('EXISTS', room.prefix .. 'waiter:' .. turn) == 0 then", " then"),),
+    ),
+    Control(  # H18
+        "it is forgotten which turn a delivery had, while it may get another",
+        "lib/remember_message",
+        (("math.max(tonumber(ms), DELIVERY_MS + 1000)", "ms"),),
     ),
     Control(  # H18
         "whoever waits for an answer is not woken",
@@ -269,7 +284,7 @@ local queued = false
     Control(
         "a turn for the same message is not known as such",
         "begin",
-        (("again and 'repeat' or 'turn'", "'turn'"),),
+        (("and 'repeat' or 'turn'", "and 'turn' or 'turn'"),),
     ),
     Control(
         "a full line takes one more",

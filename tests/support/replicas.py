@@ -19,6 +19,7 @@ import httpx
 import redis
 
 CHOIR = "support.choir:build"
+PROBLEM = "application/problem+json"
 TESTS = Path(__file__).parents[1]
 
 
@@ -103,6 +104,16 @@ def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
             name = line[7:]
         elif line.startswith("data: "):
             yield name, json.loads(line[6:])
+
+
+def is_problem(response: httpx.Response, status: int, code: str) -> dict:
+    """A problem as it is described; gives its body."""
+    assert (response.status_code, response.headers["content-type"]) == (status, PROBLEM), response.text
+    body = response.json()
+    assert (body["status"], body["code"], body["type"]) == (status, code, f"/docs#{code}")
+    assert body["title"]
+    assert body["detail"]
+    return body
 
 
 class Street:

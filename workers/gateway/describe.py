@@ -59,6 +59,7 @@ def document() -> dict[str, Any]:
         "not-found",
         "busy",
         "answered",
+        "key-reused",
         "line-full",
         "interrupted",
         "too-slow",

@@ -79,11 +79,7 @@ class Gateway:
             exchange.close(await self._turn(message, exchange))
             self.counts["answered"] += 1
         except MessageAnswered as before:
-            self.counts["repeated"] += 1
-            if before.answer:
-                exchange.replay(json.loads(before.answer))
-            else:
-                exchange.close(Problem("answered", str(before)))
+            self._replay(message, before.answer, exchange)
         except asyncio.CancelledError:
             exchange.close(problem_of(Interrupted()))
             raise
@@ -120,8 +116,22 @@ class Gateway:
                 "fresh": turn.fresh,
                 "forwarded": False,
             }
-            turn.answer = json.dumps(answer)
+            turn.answer = json.dumps([message.digest, answer])
         return answer
+
+    def _replay(self, message: Message, kept: str, exchange: Exchange) -> None:
+        """The message has had its turn."""
+        if not kept:
+            outcome = Problem("answered", "the message was answered before, and its answer was too long to be kept")
+        else:
+            digest, answer = json.loads(kept)
+            if digest == message.digest:
+                self.counts["repeated"] += 1
+                exchange.replay(answer)
+                return
+            outcome = Problem("key-reused", "another message was sent with this Idempotency-Key")
+        self.counts[outcome.kind] += 1
+        exchange.close(outcome)
 
     async def _run(self, turn: AsyncTurn, message: Message, exchange: Exchange) -> None:
         agent = turn.agent

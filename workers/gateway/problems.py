@@ -26,6 +26,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "interrupted": (409, "The turn was asked to stop before it had an answer"),
     "too-large": (413, "The request's body is over the limit"),
     "unsupported-media-type": (415, "The body has to be JSON"),
+    "key-reused": (422, "The Idempotency-Key was used for another message"),
     "line-full": (429, "As many messages wait for the session as may"),
     "agent-failed": (500, "The agent raised an error"),
     "build-failed": (500, "The agent could not be built"),

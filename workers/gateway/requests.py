@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -38,6 +39,11 @@ class Message:
     on_busy: str = "wait"
     streamed: bool = False  #: the client wants events
     key: str | None = None  #: what its sender calls it, if it may be sent again
+
+    @property
+    def digest(self) -> str:
+        """Of the text: a key that comes again has to come with the same one."""
+        return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
 
 
 def target(request: Request) -> tuple[str, bool]:
