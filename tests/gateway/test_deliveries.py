@@ -83,7 +83,7 @@ def test_keys_that_are_none(street: Street) -> None:
 def test_a_key_is_one_message(street: Street) -> None:
     one, other = street.open(2)
     one.turn("s", "this", headers=KEY)
-    is_problem(other.turn("s", "that", headers=KEY), 422, "key-reused")
+    is_problem(other.turn("s", "that", headers=KEY), 409, "key-reused")
     assert [note["message"] for note in street.notes("begin")] == ["this"]
 
 

@@ -49,7 +49,8 @@ MODES = ("soft", "soft", "hard")
 PICKS = tuple(range(12))  #: which of a list, newest first
 #: What a turn is for, if that may be delivered again: a delivery ('': its own) and a message.
 MESSAGES = ("", "", "", "/m1", "early/m1", "early/m1", "old/m1", "early/m2")
-AGES = {"early": 0, "old": 56_000}  #: of a delivery when it comes first, ms
+AGES = {"early": 0, "old": 59_500}  #: of a delivery when it comes first, ms
+OLDEST = 61_000  #: a delivery comes no more
 REMEMBER = {"m1": 70_000, "m2": 1}  #: for how long it is known what became of a message, ms
 SELDOM = (False,) * 7 + (True,)
 EITHER = (False, True)
@@ -85,6 +86,7 @@ class Turn:
     def __post_init__(self) -> None:
         self.session, self.worker, self.id = self.asked["session"], self.asked["worker"], self.asked["turn"]
         self.key = self.asked.get("key", "")
+        self.message = self.id.split("/")[3] if self.id.count("/") == 3 else ""
 
 
 @dataclass
@@ -171,7 +173,9 @@ class RoomMachine(RuleBasedStateMachine):
         asked = {"lease": 2_500, "signature": signature, "generation": generation, "floor": process.seen} | asked
         delivery, _, message = message.partition("/")
         if delivery:
-            delivery = f"{self.made.setdefault(delivery, self.model.ms - AGES[delivery]):012x}{delivery}"
+            if self.model.ms - self.made.get(delivery, 0) > OLDEST:
+                self.made[delivery] = self.model.ms - AGES[delivery]
+            delivery = f"{self.made[delivery]:012x}{delivery}"
         asked["turn"] = f"{worker}/t{len(self.turns)}" + (f"/{delivery}/{message}" if message else "")
         asked["remember"] = REMEMBER.get(message, 1)
         self.turns.append(Turn({"session": session, "worker": worker, **asked}))
@@ -247,6 +251,14 @@ class RoomMachine(RuleBasedStateMachine):
         self.do_begin(turn)
         if turn.state == "building":
             self.do_commit(turn)
+
+    @step(4, worker=WORKERS, delivery=("", "early", "old", "old"), pick=PICKS)
+    def deliver_again(self, worker: str, delivery: str, pick: int) -> None:
+        """The message of a turn that runs; who delivers it waits."""
+        if turns := [turn for turn in self.in_state("building", "live") if turn.message]:
+            turn = turns[pick % len(turns)]
+            message = f"{delivery}/{turn.message}"
+            self.do_begin(self.new_turn(worker, turn.session, message=message, queue=30_000, key=turn.key))
 
     @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, message=MESSAGES, stamped=EITHER, snapshot=SNAPSHOTS)
     def serve(self, worker: str, session: str, warm: bool, message: str, stamped: bool, snapshot: bytes) -> None:
