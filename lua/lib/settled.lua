@@ -2,9 +2,9 @@
 -- include: lib/delivery
 -- include: lib/message_of
 
--- What became of a turn's message before, if there is nothing left to do: 'answered', with the answer; or 'died', where
--- this delivery had a turn that is over without one, or comes so late that it may have had one. `running`: the turn that
--- has the session's lease.
+-- What became of a turn's message before, if there is nothing left to do: 'answered', with the answer; or 'died' if
+-- this delivery had a turn that is over without one, or comes so late that it may have had one. `running`: the turn
+-- that has the session's lease.
 local function settled(room, session, turn, running)
   local message, delivery = message_of(turn)
   if not message then return nil end
@@ -15,5 +15,7 @@ local function settled(room, session, turn, running)
   if theirs == delivery then return nil end -- it runs
   _, theirs = message_of(known[1])
   if theirs == delivery then return 'died' end
-  if is_late(room, delivery) and redis.call('EXISTS', room.prefix .. 'waiter:' .. turn) == 0 then return 'died' end
+  local made = tonumber(string.sub(delivery, 1, 12), 16) or 0
+  local late = room.ms - made > DELIVERY_MS
+  if late and redis.call('EXISTS', room.prefix .. 'waiter:' .. turn) == 0 then return 'died' end
 end
