@@ -231,7 +231,7 @@ class RoomMachine(RuleBasedStateMachine):
 
     @step(
         8, worker=WORKERS, session=SESSIONS, signature=("a", "a", "a", "b"), lease=LENGTHS, key=KEYS, queue=PLACES,
-        most=(0, 1, 2), affinity=SELDOM, place=SELDOM, message=MESSAGES, forgot=SELDOM, ahead=SELDOM,
+        most=(0, 1, 2), affinity=SELDOM, place=EITHER, message=MESSAGES, forgot=SELDOM, ahead=SELDOM,
     )  # fmt: skip
     def begin(
         self, worker: str, session: str, signature: str, lease: int, key: str, queue: int, most: int, affinity: bool,
@@ -252,14 +252,14 @@ class RoomMachine(RuleBasedStateMachine):
         if turn.state == "building":
             self.do_commit(turn)
 
-    @step(4, worker=WORKERS, delivery=("", "early", "old", "old"), pick=PICKS)
-    def deliver_again(self, worker: str, delivery: str, pick: int) -> None:
+    @step(4, worker=WORKERS, delivery=("", "early", "old", "old"), pick=PICKS, place=EITHER)
+    def deliver_again(self, worker: str, delivery: str, pick: int, place: bool) -> None:
         """The message of a turn that runs; who delivers it waits."""
         leases = {copy.lease.turn for copy in self.model.copies.values() if copy.lease}
         if turns := [turn for turn in self.turns if turn.message and turn.id in leases]:
             turn = turns[pick % len(turns)]
             message = f"{delivery}/{turn.message}"
-            self.do_begin(self.new_turn(worker, turn.session, message=message, queue=30_000, key=turn.key))
+            self.do_begin(self.new_turn(worker, turn.session, message=message, queue=30_000, key=turn.key, place=place))
 
     @step(8, worker=WORKERS, session=SESSIONS, warm=EITHER, message=MESSAGES, stamped=EITHER, snapshot=SNAPSHOTS)
     def serve(self, worker: str, session: str, warm: bool, message: str, stamped: bool, snapshot: bytes) -> None:
@@ -292,9 +292,9 @@ class RoomMachine(RuleBasedStateMachine):
         else:
             self.do_end(turn, stamped, evict, snapshot, failed)
 
-    @step(6, how=("ask", "ask", "give up", "die"), pick=PICKS)
-    def waiter_goes_on(self, how: str, pick: int) -> None:
-        """A waiter asks again, gives up, or its process dies and its place in line goes stale."""
+    @step(6, how=("ask", "ask", "give up", "die", "die"), pick=PICKS, most=(0, 1))
+    def waiter_goes_on(self, how: str, pick: int, most: int) -> None:
+        """A waiter asks again, gives up, or its process dies, its place in line goes stale, and another one comes."""
         asked = self.in_state("asked")
         if not (turns := [turn for turn in asked if turn.id in self.model.waiters] or asked):
             return
@@ -305,6 +305,7 @@ class RoomMachine(RuleBasedStateMachine):
             self.do_abandon(turn, stamped=False)
         elif self.model.waiters.pop(turn.id, None):
             self.stage.forget(f"waiter:{turn.id}")
+            self.do_begin(self.new_turn(turn.worker, turn.session, queue=2_000, most=most))
 
     @step(6, what=("begin", "commit", "end", "abandon"), pick=PICKS)
     def repeat(self, what: str, pick: int) -> None:
@@ -313,6 +314,12 @@ class RoomMachine(RuleBasedStateMachine):
         if calls:
             name, arguments, named = calls[pick % len(calls)]
             self.both(name, *arguments, **named)
+
+    @step(2, session=SESSIONS, meant=("", "it", "another"))
+    def interrupt(self, session: str, meant: str) -> None:
+        """`meant`: whichever turn runs, that one, or one before it."""
+        copy = self.model.copies.get(session)
+        self.both("interrupt", session, fence=copy.fence - (meant == "another") if copy and meant else 0)
 
     # -- evictions and maintenance -------------------------------------------------------------------------------
 
@@ -404,7 +411,7 @@ class RoomMachine(RuleBasedStateMachine):
                 holds.pop(session, None)
 
     @step(
-        3, what=("drain", "deregister", "interrupt", "set_limits", "disown"), worker=WORKERS,
+        3, what=("drain", "deregister", "set_limits", "disown"), worker=WORKERS,
         session=SESSIONS, limits=(None, *LIMITS), wrong=SELDOM,
     )  # fmt: skip
     def something_rare(self, what: str, worker: str, session: str, limits: Limits | None, wrong: bool) -> None:
@@ -412,9 +419,6 @@ class RoomMachine(RuleBasedStateMachine):
             self.both(what, worker)
         elif what == "deregister":
             self.both(what, worker, "another" if wrong else self.processes[worker].instance)
-        elif what == "interrupt":
-            copy = self.model.copies.get(session)
-            self.both(what, session, fence=copy.fence + wrong if copy and worker == "w1" else 0)
         elif what == "set_limits":
             self.both(what, limits)
         elif copy := self.model.copies.get(session):
