@@ -54,7 +54,7 @@ if record.turn == turn and left_to_run > 0 then
   if record.generation ~= record.fence then return { 'hit', record.fence, record.generation } end
   return { 'build', record.fence, read_snapshot(room, session, signature) }
 end
-local what, answer = settled(room, session, turn, left_to_run > 0 and record.turn)
+local what, answer = settled(room, session, turn, left_to_run > 0 and record.turn, queue)
 if what then
   leave_queue(room, names, turn)
   return { what, answer }

@@ -1,18 +1,22 @@
 -- include: lib/answer_key
 -- include: lib/delivery
 -- include: lib/message_of
+-- include: lib/remember_message
 
 -- What became of a turn's message before, if there is nothing left to do: 'answered', with the answer; or 'died' if
 -- this delivery had a turn that is over without one, or comes so late that it may have had one. `running`: the turn
--- that has the session's lease.
-local function settled(room, session, turn, running)
+-- that has the session's lease. Whoever waits for it longer than it is known asks again within `queue` ms.
+local function settled(room, session, turn, running, queue)
   local message, delivery = message_of(turn)
   if not message then return nil end
   local known = redis.call('HMGET', room.prefix .. answer_key(session, message), 'turn', 'answer')
   if known[2] then return 'answered', known[2] end
   if delivery == '' or known[1] == turn then return nil end
   local _, theirs = message_of(running)
-  if theirs == delivery then return nil end -- it runs
+  if theirs == delivery then -- it runs
+    remember_message(room, session, running, 2 * queue)
+    return nil
+  end
   _, theirs = message_of(known[1])
   if theirs == delivery then return 'died' end
   local made = tonumber(string.sub(delivery, 1, 12), 16) or 0

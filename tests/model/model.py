@@ -263,7 +263,7 @@ class Room:
         copy = self.copies.get(session)
         if copy and copy.lease and copy.lease.turn == turn and self.left(copy):
             return self._granted(session, copy, signature)
-        if settled := self._settled(session, turn, copy):
+        if settled := self._settled(session, turn, copy, queue):
             self.leave_queue([session, key] if key else [session], turn)
             return settled
         doomed = copy is not None and copy.lease is not None and not self.left(copy)
@@ -381,7 +381,7 @@ class Room:
 
     # -- messages that may come twice (H18) ----------------------------------------------------------------------
 
-    def _settled(self, session: str, turn: str, copy: Copy | None) -> Answered | Died | None:
+    def _settled(self, session: str, turn: str, copy: Copy | None, queue: int) -> Answered | Died | None:
         known = self.answers.get(f"{session}:{_message(turn)}", {})
         if "answer" in known:
             return Answered(known["answer"])
@@ -389,6 +389,7 @@ class Room:
         if not delivery or earlier == turn:
             return None
         if copy and copy.lease and self.left(copy) and _delivery(copy.lease.turn) == delivery:
+            self._keep(session, copy.lease.turn, {"turn": copy.lease.turn}, 2 * queue)
             return None  # it runs
         late = self.ms - int(delivery[:12], 16) > DELIVERY_MS and turn not in self.waiters
         return Died() if late or _delivery(earlier) == delivery else None

@@ -138,6 +138,32 @@ def test_a_delivery_that_is_asked_for_while_it_runs_is_waited_for(start: Start) 
     assert say(other, "second", **asked) == "again: first"
 
 
+def test_a_delivery_that_died_after_it_ran_for_long_does_not_run_again(
+    start: Start, client: redis.Redis, room: str
+) -> None:
+    """Which turn it had is known for a minute only, unless somebody waits for it."""
+    one, other = start(), start()
+    asked: dict[str, Any] = {"delivery": delivery()}
+    got: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            say(other, "second", **asked)
+        except LeaseLost as error:
+            got.append(error)
+
+    with pytest.raises(OSError, match="broken"), one.turn("s", **asked):
+        [known] = client.keys(f"greenroom:{{{room}}}:answer:s:*")
+        client.delete(known)  # a minute later
+        waits = threading.Thread(target=wait)
+        waits.start()
+        wait_until(lambda: client.zcard(f"greenroom:{{{room}}}:waiting:s") == 1)
+        raise OSError("broken")
+    waits.join()
+    assert got
+    assert not client.keys(f"greenroom:{{{room}}}:wait*")
+
+
 def test_a_delivery_that_comes_very_late_does_not_run(start: Start) -> None:
     """A worker that was paused for minutes finds it in a socket: somebody else has had to see to it."""
     with pytest.raises(LeaseLost, match="without an answer"):
