@@ -5,7 +5,7 @@
 
 -- What became of a turn's message before, if there is nothing left to do: 'answered', with the answer; or 'died' if
 -- this delivery had a turn that is over without one, or comes so late that it may have had one. `running`: the turn
--- that has the session's lease. Whoever waits for it longer than it is known asks again within `queue` ms.
+-- that has the session's lease; who waits for it asks again within `queue` ms, and keeps it known until then.
 local function settled(room, session, turn, running, queue)
   local message, delivery = message_of(turn)
   if not message then return nil end

@@ -24,7 +24,7 @@ from coordinator.answers import Claim, Granted, Maintenance
 from coordinator.errors import GreenroomError, WorkerExists
 from coordinator.limits import Limits
 from coordinator.link import run
-from model.model import NO_SNAPSHOT, Refused, Room
+from model.model import NO_SNAPSHOT, Refused, Room, message_of
 from model.stage import Stage
 
 START = 1_794_977_952_000_000  #: of a size that doubles hold and `tostring` does not
@@ -86,7 +86,7 @@ class Turn:
     def __post_init__(self) -> None:
         self.session, self.worker, self.id = self.asked["session"], self.asked["worker"], self.asked["turn"]
         self.key = self.asked.get("key", "")
-        self.message = self.id.split("/")[3] if self.id.count("/") == 3 else ""
+        self.message = message_of(self.id)
 
 
 @dataclass

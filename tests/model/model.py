@@ -318,7 +318,7 @@ class Room:
         for name in names:
             if theirs := self.lease_on(name):
                 assert theirs.lease
-                same = theirs is self.copies.get(session) and _message(turn) == _message(theirs.lease.turn) != ""
+                same = theirs is self.copies.get(session) and message_of(turn) == message_of(theirs.lease.turn) != ""
                 return busy("repeat" if same else "turn", theirs, self.left(theirs))
             if self.head(name) not in ("", turn):
                 return busy("queue", None, 0)
@@ -342,7 +342,7 @@ class Room:
             self.counters["hits"] += 1
         copy.fence, copy.active = fence, None
         copy.lease = Lease(turn, lease, self.ms, self.ms + lease, key if key in names[1:] else "")
-        if _message(turn):
+        if message_of(turn):
             self._keep(session, turn, {"turn": turn}, remember)
         if any(turn in self.queues.get(name, {}) for name in names):
             self.leave_queue(names, turn)
@@ -382,7 +382,7 @@ class Room:
     # -- messages that may come twice (H18) ----------------------------------------------------------------------
 
     def _settled(self, session: str, turn: str, copy: Copy | None, queue: int) -> Answered | Died | None:
-        known = self.answers.get(f"{session}:{_message(turn)}", {})
+        known = self.answers.get(f"{session}:{message_of(turn)}", {})
         if "answer" in known:
             return Answered(known["answer"])
         delivery, earlier = _delivery(turn), known.get("turn", "")
@@ -395,7 +395,7 @@ class Room:
         return Died() if late or _delivery(earlier) == delivery else None
 
     def _keep(self, session: str, turn: str, known: dict[str, str], ms: int) -> None:
-        name = f"{session}:{_message(turn)}"
+        name = f"{session}:{message_of(turn)}"
         self.answers[name] = self.answers.get(name, {}) | known
         until = self.ms + max(ms, DELIVERY_MS + 1_000)
         self.lasts[f"answer:{name}"] = max(self.lasts.get(f"answer:{name}", 0), until)
@@ -454,11 +454,11 @@ class Room:
 
     def _answered(self, session: str, turn: str, answer: bytes, remember: int) -> None:
         """Whoever delivers the message again, and waits, is woken."""
-        if not remember or not _message(turn):
+        if not remember or not message_of(turn):
             return
         self._keep(session, turn, {"turn": turn, "answer": answer.decode()}, remember)
         for waiter in self.queues.get(session, {}):
-            if _message(waiter) == _message(turn) and waiter in self.waiters:
+            if message_of(waiter) == message_of(turn) and waiter in self.waiters:
                 self.sent.append((self.waiters[waiter], "wake", session, waiter))
 
     def abandon(self, session: str, turn: str, limits: Limits, key: str = "", *, stamped: bool = False) -> bool:
@@ -470,8 +470,8 @@ class Room:
         if not copy:
             return False
         self.free(session, copy)
-        if self.answers.get(f"{session}:{_message(turn)}", {}).get("turn") == turn:
-            del self.answers[f"{session}:{_message(turn)}"]
+        if self.answers.get(f"{session}:{message_of(turn)}", {}).get("turn") == turn:
+            del self.answers[f"{session}:{message_of(turn)}"]
         if copy.state == "building":
             del self.copies[session]
             if copy.evict.startswith("hard"):
@@ -757,7 +757,7 @@ class Room:
         return {key: value for key, value in keys.items() if value}
 
 
-def _message(turn: str) -> str:
+def message_of(turn: str) -> str:
     """Of `<worker>/<number>/<delivery>/<message>`; '' where the turn is for none that may come twice."""
     return turn.split("/")[3] if turn.count("/") == 3 else ""
 
