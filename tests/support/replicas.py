@@ -98,12 +98,12 @@ def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
     """Names and values of server-sent events."""
     response.raise_for_status()
     assert response.headers["content-type"].startswith("text/event-stream"), response.headers
-    name = ""
-    for line in response.iter_lines():
-        if line.startswith("event: "):
-            name = line[7:]
-        elif line.startswith("data: "):
-            yield name, json.loads(line[6:])
+    rest = b""
+    for data in response.iter_bytes():  # httpx ends lines at U+2028, too
+        *blocks, rest = (rest + data).split(b"\n\n")
+        for name, _, value in (block.partition(b"\n") for block in blocks):
+            if name.startswith(b"event: "):
+                yield name[7:].decode(), json.loads(value.removeprefix(b"data: "))
 
 
 def is_problem(response: httpx.Response, status: int, code: str) -> dict:

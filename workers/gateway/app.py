@@ -18,6 +18,7 @@ from coordinator.errors import GreenroomError
 from workers.gateway.describe import document, page
 from workers.gateway.exchange import Exchange
 from workers.gateway.gateway import Gateway
+from workers.gateway.hops import hop_of
 from workers.gateway.problems import Problem, problem_of
 from workers.gateway.requests import REPLAYED, message_of, target
 
@@ -26,6 +27,7 @@ SESSIONS = "/v1/sessions/"
 BEGIN_AFTER = 1.0
 #: So often a stream that has nothing to say shows that it lives.
 ALIVE_EVERY = 5.0
+ALIVE_FOR_REPLICAS = 1.0
 
 
 def application(gateway: Gateway) -> ASGIApp:
@@ -34,10 +36,12 @@ def application(gateway: Gateway) -> ASGIApp:
     async def session(request: Request) -> Response:
         """Everything under /v1/sessions/."""
         name, turns = target(request)
+        hop = hop_of(request.headers, gateway.settings.token, gateway.worker.id)
         match request.method, turns:
             case "POST", True:
                 message = await message_of(name, request, gateway.settings)
-                return TurnResponse(gateway.take(message), message.streamed)
+                exchange = gateway.take(message, hop)
+                return HopResponse(exchange) if hop else TurnResponse(exchange, message.streamed)
             case "DELETE", False:
                 return JSONResponse({"session": name, "evicted": await gateway.reset(name)})
         raise HTTPException(405, headers={"Allow": "POST" if turns else "DELETE"})
@@ -120,6 +124,8 @@ def event(name: str, value: Any) -> bytes:
 class TurnResponse(Response):
     """The answer to one message: JSON, or events while the agent speaks. Watches for a client that goes away."""
 
+    alive_every = ALIVE_EVERY
+
     def __init__(self, exchange: Exchange, streamed: bool) -> None:
         super().__init__()
         self._exchange, self._streamed = exchange, streamed
@@ -162,12 +168,40 @@ class TurnResponse(Response):
             over = exchange.over
             said = [event("piece", {"piece": piece}) for piece in exchange.take()]
             if over:
-                last = event("error", exchange.problem.body()) if exchange.problem else event("end", exchange.answer)
-                said.append(last)
+                said.append(self._last())
                 more = False
+            said[:0] = self._first()
             await send({"type": "http.response.body", "body": b"".join(said) or b": \n\n", "more_body": more})
             if more:
-                await exchange.grown(ALIVE_EVERY)
+                await exchange.grown(self.alive_every)
+
+    def _first(self) -> list[bytes]:
+        """What comes before the next pieces."""
+        return []
+
+    def _last(self) -> bytes:
+        if problem := self._exchange.problem:
+            return event("error", problem.body())
+        return event("end", self._exchange.answer)
+
+
+class HopResponse(TurnResponse):
+    """The answer to a message that another replica passed on: events, with what its own client need not be told."""
+
+    alive_every = ALIVE_FOR_REPLICAS
+    _told = False
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange, streamed=True)
+
+    def _first(self) -> list[bytes]:
+        if self._told or not self._exchange.fence:
+            return []
+        self._told = True
+        return [event("turn", {"fence": self._exchange.fence})]
+
+    def _last(self) -> bytes:
+        return event("replayed", self._exchange.answer) if self._exchange.replayed else super()._last()
 
 
 async def _gone(receive: Receive) -> None:

@@ -12,10 +12,13 @@ import socket
 import sys
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from coordinator.cli.command import ROOM, BadUsage, Subparsers, add_command
 from coordinator.clients import endpoint, sync_client
 from coordinator.settings import Settings, limits_from
+
+logger = logging.getLogger("greenroom.gateway")
 
 ECHO = "workers.gateway.echo:build"
 
@@ -49,6 +52,11 @@ def command(subparsers: Subparsers) -> None:
         choices=("finish", "interrupt"),
         help="what becomes of the turn of a client that goes away (finish)",
     )
+    parser.add_argument(
+        "--no-affinity",
+        action="store_true",
+        help="give every message its turn here, also where another replica has the warm agent",
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -59,6 +67,7 @@ def main(options: argparse.Namespace) -> int:
     build = _named(agent)
     try:
         from workers.gateway.gateway import Gateway
+        from workers.gateway.hops import checked_address
         from workers.gateway.server import STOP_FOR, serve
         from workers.gateway.settings import GatewaySettings
     except ModuleNotFoundError as error:
@@ -66,20 +75,29 @@ def main(options: argparse.Namespace) -> int:
     host = options.host or os.environ.get("GREENROOM_HOST") or "127.0.0.1"
     try:
         port = options.port if options.port is not None else _port(os.environ.get("GREENROOM_PORT") or "8000")
-        settings = GatewaySettings.load(drain_for=options.drain_for, on_disconnect=options.on_disconnect)
+        settings = GatewaySettings.load(
+            drain_for=options.drain_for,
+            on_disconnect=options.on_disconnect,
+            affinity=False if options.no_affinity else None,
+        )
         worker = Settings.load(redis=options.redis, room=options.room)
+        advertised = options.advertise or worker.address
+        if advertised:
+            advertised = checked_address(advertised)
         limits = limits_from()
         sync_client(worker.redis, timeout=1.0, connections=1).close()
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise BadUsage(str(error)) from None
     listening = _listen(host, port)
     bound = listening.getsockname()[1]
-    address = options.advertise or worker.address or f"http://{_reachable(host, worker)}:{bound}"
+    address = advertised or f"http://{_reachable(host, worker)}:{bound}"
     logging.basicConfig(
         level=os.environ.get("GREENROOM_LOG_LEVEL", "INFO").upper(),
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    if not settings.token and not _loopback(address):
+        logger.warning("GREENROOM_TOKEN is not set: whoever reaches this replica can pass for another one")
     gateway = Gateway(
         build,
         settings,
@@ -158,6 +176,11 @@ def _reachable(host: str, settings: Settings) -> str:
         return socket.gethostname()
     finally:
         client.close()
+
+
+def _loopback(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def _bracketed(host: str) -> str:

@@ -20,6 +20,7 @@ class Exchange:
         self.pieces: list[str] = []
         self.answer: dict[str, Any] | None = None
         self.problem: Problem | None = None
+        self.fence = 0  #: of the turn that a message which was passed on has here
         self.replayed = False  #: the answer is that of an earlier delivery of the message
         self.on_leave: Callable[[], object] | None = None  #: what to do when the client is gone
         self._grown = asyncio.Event()
@@ -28,6 +29,11 @@ class Exchange:
     @property
     def over(self) -> bool:
         return self.answer is not None or self.problem is not None
+
+    def begin(self, fence: int) -> None:
+        """The turn has begun: whoever passed the message on is told."""
+        self.fence = fence
+        self._grown.set()
 
     def say(self, piece: str) -> None:
         self.pieces.append(piece)
@@ -40,12 +46,11 @@ class Exchange:
             self.answer = outcome
         self._grown.set()
 
-    def replay(self, answer: dict[str, Any]) -> None:
+    def complete(self, answer: dict[str, Any]) -> None:
         """The message has this answer already. What was not said of it is said now."""
         said = "".join(self.pieces)
         if answer["reply"] != said and answer["reply"].startswith(said):
             self.say(answer["reply"][len(said) :])
-        self.replayed = True
         self.close(answer)
 
     def leave(self) -> None:

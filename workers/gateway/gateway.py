@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from coordinator.errors import GreenroomError, MessageAnswered, SessionBusy
+from coordinator.errors import GreenroomError, LeaseLost, MessageAnswered, SessionBusy, SessionElsewhere
 from workers.aio import AsyncTurn, AsyncWorker
 from workers.gateway.exchange import Exchange
+from workers.gateway.hops import Hop, Neighbours
 from workers.gateway.performance import Performance
 from workers.gateway.problems import Interrupted, Problem, problem_of
 from workers.gateway.requests import Message
@@ -37,6 +40,28 @@ class Stopping(Lifecycle):
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a turn for a message is asked for."""
+
+    wait: float
+    hop: bool = False  #: another replica passed the message on
+    affinity: bool = False
+    place: bool = False
+    delivery: str | None = None
+
+
+class Distant:
+    """A turn that runs on another replica for a client of ours."""
+
+    def __init__(self, worker: AsyncWorker, session: str, fence: int) -> None:
+        self._worker, self._session, self._fence = worker, session, fence
+        self._asking: asyncio.Task[bool] | None = None
+
+    def interrupt(self) -> None:
+        self._asking = self._asking or asyncio.create_task(self._worker.interrupt(self._session, self._fence))
+
+
 class Gateway:
     """One replica. `worker_settings` are those of an AsyncWorker."""
 
@@ -46,15 +71,17 @@ class Gateway:
         self._lifecycle = Stopping()
         self.worker = AsyncWorker(build, lifecycle=self._lifecycle, **worker_settings)
         self._open: set[asyncio.Task[None]] = set()
-        self._turns: set[AsyncTurn] = set()
+        self._turns: set[AsyncTurn | Distant] = set()
 
     async def __aenter__(self) -> Self:
         self._threads = ThreadPoolExecutor(self.settings.run_threads, "greenroom-run")
         await self.worker.start()
+        self._neighbours = Neighbours(self.worker.id, self.settings.token, self.settings.hop_for)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.worker.close()
+        await self._neighbours.close()
         self._threads.shutdown(wait=False)
 
     @property
@@ -64,20 +91,21 @@ class Gateway:
 
     # -- messages
 
-    def take(self, message: Message) -> Exchange:
+    def take(self, message: Message, hop: Hop | None = None) -> Exchange:
         """Have a message answered. It goes its way whether or not its client waits."""
         exchange = Exchange()
-        task = asyncio.create_task(self._take(message, exchange))
+        task = asyncio.create_task(self._take(message, exchange, hop))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         if self.settings.on_disconnect == "interrupt":
             exchange.on_leave = task.cancel  # while it waits in line; a turn that runs sets its own
         return exchange
 
-    async def _take(self, message: Message, exchange: Exchange) -> None:
+    async def _take(self, message: Message, exchange: Exchange, hop: Hop | None) -> None:
         try:
-            exchange.close(await self._turn(message, exchange))
-            self.counts["answered"] += 1
+            answer = await self._there_or_here(message, exchange, hop)
+            self.counts["forwarded" if answer["worker"] != self.worker.id else "answered"] += 1
+            exchange.close(answer)
         except MessageAnswered as before:
             self._replay(message, before.answer, exchange)
         except asyncio.CancelledError:
@@ -86,35 +114,87 @@ class Gateway:
         except Exception as error:
             problem = problem_of(error)
             self.counts[problem.kind] += 1
-            if problem.status == 500:
+            if problem.kind == "internal":
                 logger.error("a turn on %r: %s", message.session, problem, exc_info=error)
             exchange.close(problem)
 
-    async def _turn(self, message: Message, exchange: Exchange) -> dict[str, Any]:
+    async def _there_or_here(self, message: Message, exchange: Exchange, hop: Hop | None) -> dict[str, Any]:
+        """A turn where the agent is, or where the session is to go; here if that is here, or nothing is heard of it."""
+        wait = self.settings.wait
+        if hop:
+            wanted = Wanted(min(wait, hop.wait), hop=True, affinity=True, delivery=hop.delivery)
+            return await self._turn(message, exchange, wanted)
+        until = time.monotonic() + wait
+        wanted = Wanted(wait)
+        if self.settings.affinity:
+            try:
+                return await self._turn(message, exchange, Wanted(wait, affinity=True, place=True))
+            except SessionElsewhere as elsewhere:
+                left = max(0.0, until - time.monotonic())
+                if self._neighbours.reachable(elsewhere):
+                    if answer := await self._forward(message, elsewhere, left, exchange):
+                        return answer
+                    left = max(0.0, until - time.monotonic())
+                    wanted = Wanted(left, delivery=elsewhere.delivery)
+        return await self._turn(message, exchange, wanted)
+
+    async def _forward(
+        self, message: Message, elsewhere: SessionElsewhere, wait: float, exchange: Exchange
+    ) -> dict[str, Any] | None:
+        distant: list[Distant] = []
+
+        def began(fence: int) -> None:
+            distant.append(Distant(self.worker, message.session, fence))
+            self._turns.add(distant[0])
+            if exchange.on_leave:
+                exchange.on_leave = distant[0].interrupt
+
+        try:
+            return await self._neighbours.forward(message, elsewhere, wait, exchange, began)
+        finally:
+            self._turns.difference_update(distant)
+
+    async def _turn(self, message: Message, exchange: Exchange, wanted: Wanted) -> dict[str, Any]:
         """A turn now, or when those before it are over; what it does with one that runs is `on_busy`."""
         if message.on_busy != "wait":
             try:
-                return await self._perform(message, exchange, 0.0)
+                return await self._perform(message, exchange, replace(wanted, wait=0.0))
             except SessionBusy as busy:
                 if busy.why != "repeat":  # its own turn is not in its way
                     if message.on_busy == "reject":
                         raise
                     if busy.fence:
                         await self.worker.interrupt(message.session, busy.fence)
-        return await self._perform(message, exchange, self.settings.wait)
+        while True:
+            try:
+                return await self._perform(message, exchange, wanted)
+            except SessionBusy as busy:
+                if busy.why != "repeat":  # its own turn is waited for as long as it takes
+                    raise
+                wanted = replace(wanted, wait=self.settings.wait)
 
-    async def _perform(self, message: Message, exchange: Exchange, wait: float) -> dict[str, Any]:
-        async with self.worker.turn(
-            message.session, message.config, wait=wait, line=self.settings.line, message=message.key
-        ) as turn:
-            await self._run(turn, message, exchange)
+    async def _perform(self, message: Message, exchange: Exchange, wanted: Wanted) -> dict[str, Any]:
+        turn = self.worker.turn(
+            message.session,
+            message.config,
+            wait=wanted.wait,
+            affinity=wanted.affinity,
+            place=wanted.place,
+            line=self.settings.line,
+            message=message.key,
+            delivery=wanted.delivery,
+        )
+        async with turn:
+            if exchange.pieces:  # of a turn elsewhere, which Redis has forgotten: part of it is said already
+                raise LeaseLost("the turn that this message had is gone without an answer")
+            await self._run(turn, message, exchange, wanted)
             answer = {
                 "reply": "".join(exchange.pieces),
                 "session": message.session,
                 "worker": self.worker.id,
                 "fence": turn.fence,
                 "fresh": turn.fresh,
-                "forwarded": False,
+                "forwarded": wanted.hop,
             }
             turn.answer = json.dumps([message.digest, answer])
         return answer
@@ -127,16 +207,22 @@ class Gateway:
             digest, answer = json.loads(kept)
             if digest == message.digest:
                 self.counts["repeated"] += 1
-                exchange.replay(answer)
+                exchange.replayed = message.key is not None  # else it is the one that was passed on
+                exchange.complete(answer)
                 return
             outcome = Problem("key-reused", "another message was sent with this Idempotency-Key")
         self.counts[outcome.kind] += 1
         exchange.close(outcome)
 
-    async def _run(self, turn: AsyncTurn, message: Message, exchange: Exchange) -> None:
+    async def _run(self, turn: AsyncTurn, message: Message, exchange: Exchange, wanted: Wanted) -> None:
         agent = turn.agent
         performance = self._lifecycle.running[id(agent)] = Performance(exchange.say, self._threads)
-        if exchange.on_leave:
+        if wanted.hop:
+            exchange.begin(turn.fence)
+            exchange.on_leave = (
+                None  # who has gone is not the client; whether that one is there, the other replica knows
+            )
+        elif exchange.on_leave:
             exchange.on_leave = turn.interrupt
         self._turns.add(turn)
         offered = {"session": turn.session, "fence": turn.fence, "fresh": turn.fresh, "config": message.config}

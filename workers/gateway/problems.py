@@ -11,6 +11,7 @@ from coordinator.errors import (
     InvalidName,
     LeaseLost,
     SessionBusy,
+    SessionElsewhere,
     WorkerDraining,
     WorkerNotRunning,
 )
@@ -18,6 +19,7 @@ from coordinator.errors import (
 #: Every kind of problem: its status, and what it means.
 KINDS: dict[str, tuple[int, str]] = {
     "invalid-request": (400, "The request's name, body or a header is not what it has to be"),
+    "forbidden": (403, "Only another replica may say this, and it has to know the secret between them"),
     "not-found": (404, "There is nothing at this address"),
     "method-not-allowed": (405, "This address does not know the method"),
     "too-slow": (408, "The request's body did not arrive in time"),
@@ -27,6 +29,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "interrupted": (409, "The turn was asked to stop before it had an answer"),
     "too-large": (413, "The request's body is over the limit"),
     "unsupported-media-type": (415, "The body has to be JSON"),
+    "misdirected": (421, "A message that another replica passed on, and that is not at home here"),
     "line-full": (429, "As many messages wait for the session as may"),
     "agent-failed": (500, "The agent raised an error"),
     "build-failed": (500, "The agent could not be built"),
@@ -40,6 +43,8 @@ KINDS: dict[str, tuple[int, str]] = {
 class Problem(Exception):
     """One answer that is no turn. `more` stands beside the standard members."""
 
+    STANDARD = ("type", "title", "status", "detail", "code", "retry_after")
+
     def __init__(self, kind: str, detail: str, *, retry_after: float = 0.0, **more: Any) -> None:
         self.kind, self.detail, self.more = kind, detail, more
         self.status, self.title = KINDS[kind]
@@ -47,8 +52,8 @@ class Problem(Exception):
         super().__init__(f"{kind}: {detail}")
 
     def body(self) -> dict[str, Any]:
-        standard = {"type": f"/docs#{self.kind}", "title": self.title, "status": self.status, "detail": self.detail}
-        return {**standard, "code": self.kind, **self.more}
+        values = (f"/docs#{self.kind}", self.title, self.status, self.detail, self.kind, self.retry_after)
+        return {name: value for name, value in zip(self.STANDARD, values, strict=True) if value != 0} | self.more
 
     def headers(self) -> dict[str, str]:
         return {"Retry-After": str(self.retry_after)} if self.retry_after else {}
@@ -75,6 +80,8 @@ def problem_of(error: BaseException) -> Problem:
             if error.why == "full":
                 return Problem("line-full", str(error), retry_after=min(60, max(1, error.ahead)), **more)
             return Problem("busy", str(error), retry_after=1, **more)
+        case SessionElsewhere():
+            return Problem("misdirected", str(error))
         case InvalidName():
             return Problem("invalid-request", str(error))
         case Interrupted():

@@ -24,7 +24,7 @@ REPLAYED = "Idempotency-Replayed"
 ON_BUSY = ("wait", "reject", "interrupt")
 _FIELDS = ("message", "config", "on_busy")
 _KEY = re.compile("[!-~]{1,255}")
-_EVENTS = "text/event-stream"
+EVENTS = "text/event-stream"
 #: What is signed of a config, and of what type it is where it is there.
 SIGNED: dict[str, type] = {"model": str, "ephemeral_prompt": str, "runtime": dict, "extra": dict, "toolsets": list}
 
@@ -39,6 +39,7 @@ class Message:
     on_busy: str = "wait"
     streamed: bool = False  #: the client wants events
     key: str | None = None  #: what its sender calls it, if it may be sent again
+    body: bytes = field(default=b"", repr=False)  #: all of it, as it came
 
     @property
     def digest(self) -> str:
@@ -64,7 +65,8 @@ async def message_of(session: str, request: Request, settings: GatewaySettings) 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem("unsupported-media-type", "the body has to be application/json")
-    body = _fields(await _body(request, settings))
+    raw = await _body(request, settings)
+    body = _fields(raw)
     if unknown := sorted(body.keys() - set(_FIELDS)):
         _wrong(f"unknown field {ascii(unknown[0])[:40]}: one of {', '.join(_FIELDS)}")
     text, config, on_busy = body.get("message"), body.get("config"), body.get("on_busy", "wait")
@@ -84,7 +86,7 @@ async def message_of(session: str, request: Request, settings: GatewaySettings) 
     except (ValueError, TypeError) as error:
         _wrong(str(error))
     streamed = _wants_events(request.headers.get("accept", ""))
-    return Message(session, text, config, on_busy, streamed, _key(request))
+    return Message(session, text, config, on_busy, streamed, _key(request), raw)
 
 
 def _key(request: Request) -> str | None:
@@ -97,7 +99,7 @@ def _key(request: Request) -> str | None:
 
 
 def _wants_events(accept: str) -> bool:
-    return any(kind.partition(";")[0].strip().lower() == _EVENTS for kind in accept.split(","))
+    return any(kind.partition(";")[0].strip().lower() == EVENTS for kind in accept.split(","))
 
 
 async def _body(request: Request, settings: GatewaySettings) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 from coordinator.settings import FromEnvironment
 
@@ -18,8 +19,13 @@ class GatewaySettings(FromEnvironment):
     run_threads: int = 64  #: for agents whose `run` is no coroutine; a message waits for a free one
     on_disconnect: str = "finish"  #: what becomes of the turn of a client that goes away: finish, or interrupt
     drain_for: float = 300.0  #: how long a replica that is told to go waits for running turns
+    affinity: bool = True  #: messages are passed on to where the warm agent is, or a cold session is to go
+    hop_for: float = 5.0  #: how long a replica that a message was passed on to may be silent
+    token: str = field(default="", repr=False)  #: the secret between replicas
 
     def __post_init__(self) -> None:
         FromEnvironment.__post_init__(self)
         if self.on_disconnect not in ("finish", "interrupt"):
             raise ValueError(f"on_disconnect is 'finish' or 'interrupt', not {ascii(self.on_disconnect)[:40]}")
+        if not re.fullmatch("[!-~]*", self.token):
+            raise ValueError("a token is visible ASCII characters")

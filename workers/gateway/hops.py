@@ -1,0 +1,180 @@
+"""One hop: a message is passed on to the replica that has the session's agent, or that the session is to go to.
+
+Both ends name the delivery in the turn that they begin, and Redis gives only one of them a turn. So whoever passed a
+message on and does not hear of it may always begin here: if the other one runs it, or has run it, Redis says so.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+from starlette.datastructures import Headers
+
+from coordinator.errors import SessionElsewhere
+from workers.gateway.exchange import Exchange
+from workers.gateway.problems import KINDS, Problem
+from workers.gateway.requests import EVENTS, KEY, Message
+
+logger = logging.getLogger("greenroom.gateway")
+
+#: What a replica says of a message that it passes on: who to whom, which delivery, and how many ms it may wait.
+HOP = "Greenroom-Hop"
+#: The secret between replicas.
+TOKEN = "Greenroom-Token"
+_HOP = re.compile("([A-Za-z0-9_.:-]{1,128}) ([A-Za-z0-9_.:-]{1,128}) ([0-9a-f]{28}) ([0-9]{1,9})")
+
+CONNECT_FOR = 1.0
+#: Shorter than a replica keeps a connection, so that none is closed under a new message.
+IDLE_FOR = 30.0
+#: Answers of the other replica that are the message's. After any other the message is begun here.
+FINAL = (
+    "busy", "answered", "key-reused", "line-full", "interrupted", "agent-failed", "build-failed", "turn-lost",
+)  # fmt: skip
+#: Answers after which the other replica is asked again at the next message. Any other is a fault.
+NOT_AT_HOME = ("misdirected", "draining")
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A message's way from one replica to another."""
+
+    sender: str
+    receiver: str
+    delivery: str
+    wait: float  #: seconds
+
+    def header(self) -> str:
+        return f"{self.sender} {self.receiver} {self.delivery} {math.ceil(self.wait * 1000)}"
+
+
+def hop_of(headers: Headers, token: str, worker: str) -> Hop | None:
+    """Whether another replica passes this request on. A Problem if only somebody says so, or if it is not for us."""
+    hops, tokens = headers.getlist(HOP), headers.getlist(TOKEN)
+    if not hops and not tokens:
+        return None
+    if not hmac.compare_digest(token.encode(), ",".join(tokens).encode()):
+        raise Problem("forbidden", f"{HOP} and {TOKEN} are for replicas that share a GREENROOM_TOKEN")
+    found = _HOP.fullmatch(",".join(hops))
+    if not found:
+        raise Problem("invalid-request", f"{HOP} is one header: from, to, delivery and ms")
+    hop = Hop(found[1], found[2], found[3], int(found[4]) / 1000)
+    if hop.receiver != worker:
+        raise Problem("misdirected", f"this is {worker}, not {hop.receiver}: check what is advertised")
+    return hop
+
+
+class Neighbours:
+    """The way to the other replicas."""
+
+    def __init__(self, worker: str, token: str, silence: float) -> None:
+        self._worker, self._silence = worker, silence
+        self._headers = {TOKEN: token} if token else {}
+        self._avoided: dict[str, float] = {}  # workers that could not be reached: until when they are left alone
+        self._client = httpx.AsyncClient(
+            headers={"Accept": EVENTS, "Accept-Encoding": "identity", "Content-Type": "application/json"},
+            timeout=httpx.Timeout(silence, connect=min(CONNECT_FOR, silence), pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_FOR),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def reachable(self, elsewhere: SessionElsewhere) -> bool:
+        """Whether it makes sense to pass a message on to there."""
+        if self._avoided.get(elsewhere.worker, 0.0) > time.monotonic():
+            return False
+        return elsewhere.address.startswith(("http://", "https://"))
+
+    async def forward(
+        self,
+        message: Message,
+        elsewhere: SessionElsewhere,
+        wait: float,
+        exchange: Exchange,
+        began: Callable[[int], object],
+    ) -> dict[str, Any] | None:
+        """The answer that a turn there gives, its pieces said as they come; None if nothing final was heard. A Problem
+        that is the message's is raised. `began` is told the turn's fence."""
+        hop = Hop(self._worker, elsewhere.worker, elsewhere.delivery, wait)
+        headers = self._headers | {HOP: hop.header()} | ({KEY: message.key} if message.key else {})
+        url = f"{elsewhere.address.rstrip('/')}/v1/sessions/{quote(message.session, safe='')}/turns"
+        last: tuple[str, Any] = ("", None)
+        try:
+            async with self._client.stream("POST", url, content=message.body, headers=headers) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    last = ("error", response.json())
+                async with aclosing(_events(response)) as events:
+                    async for name, value in events:  # to the end, so that the connection can be used again
+                        if name == "turn":
+                            began(value["fence"])
+                        elif name == "piece":
+                            exchange.say(value["piece"])
+                        else:
+                            last = (name, value)
+            why = "the answer has no end"
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+            why = str(error) or type(error).__name__
+        name, value = last
+        if name == "error" and (problem := _problem(value)):
+            if problem.kind in FINAL:
+                raise problem
+            if problem.kind in NOT_AT_HOME:
+                logger.info("%s does not take a message: %s", elsewhere.worker, problem)
+                return None
+            why = str(problem)
+        elif name:
+            exchange.replayed = name == "replayed"
+            return dict(value)
+        self._avoid(elsewhere.worker, why)
+        return None
+
+    def _avoid(self, worker: str, why: str) -> None:
+        """Its sessions move here when messages come for them."""
+        now = time.monotonic()
+        self._avoided = {name: until for name, until in self._avoided.items() if until > now}
+        self._avoided[worker] = now + self._silence
+        logger.warning("%s is left alone for %g s, its sessions move: %s", worker, self._silence, why)
+
+
+def checked_address(address: str) -> str:
+    """Where other replicas reach this one: a plain URL of a host and a port. It is shown to whoever looks."""
+    parts = urlsplit(address)
+    plain = not (parts.username or parts.password or parts.path.strip("/") or parts.query or parts.fragment)
+    if parts.scheme in ("http", "https") and parts.hostname and plain:
+        return address.rstrip("/")
+    raise ValueError("an advertised address is http://host:port, with no password, path or query")
+
+
+async def _events(response: httpx.Response) -> AsyncGenerator[tuple[str, Any], None]:
+    """Names and values of the events that a replica writes. (Lines of httpx end at U+2028, which JSON may hold.)"""
+    rest, seen = bytearray(), 0
+    async for data in response.aiter_bytes():
+        rest += data
+        while (end := rest.find(b"\n\n", max(0, seen - 1))) >= 0:
+            name, _, value = bytes(rest[:end]).partition(b"\n")
+            del rest[: end + 2]
+            seen = 0
+            if name.startswith(b"event: "):
+                yield name[7:].decode(), json.loads(value.removeprefix(b"data: "))
+        seen = len(rest)
+
+
+def _problem(body: Any) -> Problem | None:
+    """A problem as another replica writes it."""
+    if not isinstance(body, dict) or body.get("code") not in KINDS:
+        return None
+    more = {name: value for name, value in body.items() if name not in Problem.STANDARD}
+    return Problem(body["code"], str(body.get("detail")), retry_after=body.get("retry_after", 0), **more)
