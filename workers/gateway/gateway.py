@@ -219,9 +219,7 @@ class Gateway:
         performance = self._lifecycle.running[id(agent)] = Performance(exchange.say, self._threads)
         if wanted.hop:
             exchange.begin(turn.fence)
-            exchange.on_leave = (
-                None  # who has gone is not the client; whether that one is there, the other replica knows
-            )
+            exchange.on_leave = None  # not the client has gone: of that one the other replica knows
         elif exchange.on_leave:
             exchange.on_leave = turn.interrupt
         self._turns.add(turn)

@@ -1,0 +1,329 @@
+"""A message reaches the warm agent from any replica, and has one turn whatever becomes of the way there."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from support import wait_until
+from support.proxy import Proxy
+from support.replicas import Replica, Street, at_once, is_problem
+
+ODD = "one\u2028two\u2029three\x85four\r\nfive\n\nevent: end\ndata: {}\n\n🙂"
+
+
+def begun(street: Street, session: str = "") -> list[Any]:
+    return [note["message"] for note in street.notes("begin", session)]
+
+
+@contextmanager
+def behind_proxy(street: Street, *options: str, **environ: Any) -> Iterator[tuple[Replica, Proxy]]:
+    """A replica that the others reach through a proxy."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    with Proxy(port) as proxy:
+        there = f"http://127.0.0.1:{proxy.port}"
+        yield street.open(1, "--port", str(port), "--advertise", there, *options, **environ)[0], proxy
+
+
+def test_a_message_reaches_the_warm_agent_from_any_replica(street: Street) -> None:
+    one, other, third = street.open(3, token="fleet")
+    home = one.turn("s", "/prompt").json()
+    assert (home["worker"], home["fresh"], home["forwarded"]) == (one.worker, True, False)
+    for replica in (other, third):
+        answer = replica.turn("s", "/prompt").json()
+        assert answer["reply"] == home["reply"]
+        assert (answer["worker"], answer["fresh"], answer["forwarded"]) == (one.worker, False, True)
+        with replica.stream("s", "/drip 3") as got:
+            *pieces, (name, last) = list(got)
+        assert [value["piece"] for _, value in pieces] == ["0 ", "1 ", "2 "]
+        assert (name, last["reply"], last["forwarded"]) == ("end", "0 1 2 ", True)
+    for session in ("a/b%2F ☂", "x" * 512):
+        answers = [replica.turn(session, ODD).json() for replica in (one, other, third)]
+        assert {(answer["session"], answer["reply"]) for answer in answers} == {(session, ODD)}
+        assert [answer["forwarded"] for answer in answers].count(True) == 2
+    assert len(street.notes("build")) == 3
+    assert 'greenroom_messages_total{outcome="forwarded"}' in other.get("/metrics").text
+
+
+def test_a_piece_comes_through_a_hop_when_it_is_there(street: Street) -> None:
+    one, other = street.open(2)
+    one.turn("s")
+    began = time.monotonic()
+    with other.stream("s", "/drip 20") as got:
+        next(got)
+        first = time.monotonic() - began
+        assert len(list(got)) == 20
+    assert first < (time.monotonic() - began) / 2
+
+
+def test_what_goes_wrong_there_is_told_here(street: Street) -> None:
+    one, other = street.open(2, line=1, body_limit=100_000)
+    one.turn("s")
+    is_problem(other.turn("s", "/fail"), 500, "agent-failed")
+    with other.stream("s", "/fail") as got:
+        (first, piece), (last, problem) = got
+    assert (first, piece, last, problem["code"]) == ("piece", {"piece": "so far "}, "error", "agent-failed")
+    body = is_problem(other.turn("s", config={"model": "broken"}), 500, "build-failed")
+    assert "secret" not in str(body)
+    one.turn("s")
+    runs = len(begun(street))
+    slow, waits, full, rejected = at_once(
+        lambda: one.turn("s", "/sleep 1"),
+        lambda: other.turn("s", "waits"),
+        lambda: other.turn("s", "full"),
+        lambda: other.turn("s", "rejected", on_busy="reject"),
+    )
+    assert (slow.json()["reply"], waits.json()["reply"]) == ("slept", "waits")
+    assert waits.json()["forwarded"] is True
+    body = is_problem(full, 429, "line-full")
+    assert (body["ahead"], body["holder"], full.headers["retry-after"]) == (1, one.worker, str(body["retry_after"]))
+    body = is_problem(rejected, 409, "busy")
+    assert (body["holder"], body["why"], body["ahead"]) == (one.worker, "turn", 1)
+    assert rejected.headers["retry-after"] == "1"
+    assert begun(street)[runs:] == ["/sleep 1", "waits"]
+    stopped, after = at_once(
+        lambda: other.turn("s", "/sleep 20"), lambda: other.turn("s", "now me", on_busy="interrupt")
+    )
+    assert (stopped.json()["reply"], after.json()["reply"], after.json()["forwarded"]) == ("stopped", "now me", True)
+
+
+def test_a_key_is_known_through_a_hop(street: Street) -> None:
+    one, other, third = street.open(3)
+    key = {"Idempotency-Key": "once"}
+    one.turn("s")
+    first = other.turn("s", "/sleep 1", headers=key)
+    assert first.json()["forwarded"] is True
+    assert "idempotency-replayed" not in first.headers
+    for replica in (one, other, third):
+        again = replica.turn("s", "/sleep 1", headers=key)
+        assert again.json() == first.json()
+        assert again.headers["idempotency-replayed"] == "true"
+    is_problem(third.turn("s", "else", headers=key), 409, "key-reused")
+    key = {"Idempotency-Key": "twice"}
+    both = at_once(*(lambda at=at: at.turn("s", "/sleep 2", headers=key) for at in (other, third)))
+    assert both[0].json() == both[1].json()
+    assert sorted("idempotency-replayed" in answer.headers for answer in both) == [False, True]
+    assert begun(street) == ["hello", "/sleep 1", "/sleep 2"]
+
+
+def test_a_cold_session_goes_where_most_room_is(street: Street) -> None:
+    one, other, third = street.open(3, limit_worker=20)
+    answers = [one.turn(f"s{number}").json() for number in range(30)]
+    homes = [answer["worker"] for answer in answers]
+    assert sorted(homes.count(replica.worker) for replica in (one, other, third)) == [10, 10, 10]
+    assert all(answer["forwarded"] is (answer["worker"] != one.worker) for answer in answers)
+    assert len(street.notes("build")) == 30
+
+
+def test_without_affinity_a_session_is_where_its_message_arrives(street: Street) -> None:
+    one, other = street.open(2, "--no-affinity")
+    for number in range(4):
+        answer = one.turn(f"s{number}").json()
+        assert (answer["worker"], answer["forwarded"]) == (one.worker, False)
+    before = one.turn("s0", "/prompt").json()
+    moved = other.turn("s0", "/prompt").json()
+    assert (moved["worker"], moved["fresh"], moved["forwarded"]) == (other.worker, True, False)
+    assert moved["reply"] == before["reply"], "its prompt moved with it"
+
+
+# -- an owner that does not answer
+
+
+def test_an_owner_that_is_dead_is_not_waited_for(street: Street) -> None:
+    one, other = street.open(2)
+    one.turn("s")
+    one.signal(signal.SIGKILL)
+    one.ended()
+    began = time.monotonic()
+    answer = other.turn("s").json()
+    assert (answer["worker"], answer["forwarded"]) == (other.worker, False)
+    assert time.monotonic() - began < 1.5
+    assert f"{one.worker} is left alone" in other.log()
+    assert "Traceback" not in other.log()
+
+
+def test_an_owner_that_stands_still_is_not_waited_for(street: Street) -> None:
+    """And what was passed on to it is run once, also when it comes to again."""
+    one, other = street.open(2, hop_for=1.0)
+    one.turn("s")
+    one.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    answer = other.turn("s", "passed on").json()
+    assert (answer["worker"], answer["reply"]) == (other.worker, "passed on")
+    assert time.monotonic() - began < 3.0
+    began = time.monotonic()
+    for session in ("a", "b", "c"):  # of which some would be placed there
+        assert other.turn(session).json()["worker"] == other.worker
+    assert time.monotonic() - began < 0.9, "it was silent a moment ago"
+    one.signal(signal.SIGCONT)
+    wait_until(lambda: one.get("/readyz").status_code == 200)
+    time.sleep(0.5)
+    assert begun(street, "s").count("passed on") == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("key", "policy"), [(None, "finish"), ("once", "finish"), (None, "interrupt")])
+def test_a_message_runs_once_also_when_the_way_breaks(
+    street: Street, streamed: bool, key: str | None, policy: str
+) -> None:
+    headers = {"Idempotency-Key": key} if key else {}
+    with behind_proxy(street, "--on-disconnect", policy) as (one, proxy):
+        [other] = street.open(1, "--on-disconnect", policy)
+        one.turn("s")
+
+        def ask() -> Any:
+            if not streamed:
+                return other.turn("s", "/drip 40", headers=headers).json()
+            with other.stream("s", "/drip 40", headers=headers) as got:
+                events = list(got)
+            assert "".join(value["piece"] for name, value in events if name == "piece") == events[-1][1]["reply"]
+            return events[-1][1]
+
+        def cut() -> None:
+            wait_until(lambda: len(begun(street)) == 2)
+            time.sleep(0.5)
+            proxy.cut()
+
+        answer, _ = at_once(ask, cut)
+    assert answer["reply"] == "".join(f"{number} " for number in range(40))
+    assert (answer["worker"], answer["forwarded"]) == (one.worker, True)
+    assert begun(street) == ["hello", "/drip 40"]
+
+
+def test_a_message_waits_in_line_once_also_when_the_way_breaks(street: Street) -> None:
+    with behind_proxy(street) as (one, proxy):
+        [other] = street.open()
+        one.turn("s")
+
+        def cut() -> None:
+            time.sleep(0.5)
+            proxy.cut()
+
+        slow, waits, _ = at_once(lambda: one.turn("s", "/sleep 2"), lambda: other.turn("s", "waits"), cut)
+    assert (slow.json()["reply"], waits.json()["reply"]) == ("slept", "waits")
+    assert begun(street) == ["hello", "/sleep 2", "waits"]
+
+
+def test_a_turn_that_dies_with_its_owner_is_lost_and_the_session_is_served(street: Street) -> None:
+    one, other = street.open(2)
+    one.turn("s")
+
+    def kill() -> float:
+        wait_until(lambda: len(begun(street)) == 2)
+        one.signal(signal.SIGKILL)
+        return time.monotonic()
+
+    lost, killed = at_once(lambda: other.turn("s", "/sleep 20"), kill)
+    body = is_problem(lost, 503, "turn-lost")
+    assert lost.headers["retry-after"] == str(body["retry_after"]) == "1"
+    assert other.turn("s", "next").json()["worker"] == other.worker
+    assert time.monotonic() - killed < 3.0 + 1.0, "the lease and a second"
+    assert begun(street) == ["hello", "/sleep 20", "next"]
+
+
+def test_a_draining_owner_gives_its_sessions_away(street: Street) -> None:
+    """And takes messages as long as it listens: it passes them on."""
+    one, other = street.open(2)
+    one.turn("busy")
+    one.turn("idle")
+    with one.stream("busy", "/drip 30") as got:
+        next(got)
+        one.signal(signal.SIGTERM)
+        wait_until(lambda: one.get("/readyz").status_code == 503)
+        for replica, session, forwarded in ((other, "idle", False), (one, "idle", True), (one, "new", True)):
+            answer = replica.turn(session).json()
+            assert (answer["worker"], answer["forwarded"]) == (other.worker, forwarded)
+        assert list(got)[-1][0] == "end"
+    assert one.ended() == 0
+    assert other.turn("busy").json()["worker"] == other.worker
+
+
+def test_a_replica_that_goes_waits_for_what_it_passed_on(street: Street) -> None:
+    one, other = street.open(2)
+    one.turn("s")
+    answer, _ = at_once(lambda: other.turn("s", "/sleep 2"), lambda: other.signal(signal.SIGTERM))
+    assert (answer.json()["reply"], answer.json()["forwarded"]) == ("slept", True)
+    assert other.ended() == 0
+
+
+# -- who may pass on what
+
+
+def test_replicas_that_share_no_secret_do_not_serve_each_other(street: Street) -> None:
+    [one] = street.open(token="this")
+    [other] = street.open(token="that")
+    one.turn("s")
+    answer = other.turn("s").json()
+    assert (answer["worker"], answer["forwarded"]) == (other.worker, False), "it moved"
+    assert "forbidden" in other.log()
+
+
+@pytest.mark.parametrize("token", ["", "fleet"])
+def test_a_forged_hop_runs_nothing(street: Street, token: str) -> None:
+    [one] = street.open(token=token)
+    hop = f"nobody {one.worker} {'0' * 28} 1000"
+    right = {"Greenroom-Token": token} if token else {}
+    for headers, status, code in (
+        ({"Greenroom-Token": "wrong"}, 403, "forbidden"),
+        ({"Greenroom-Hop": hop, "Greenroom-Token": "wrong"}, 403, "forbidden"),
+        ({"Greenroom-Hop": hop, "Greenroom-Token": token + "x"}, 403, "forbidden"),
+        ({"Greenroom-Hop": hop} if token else None, 403, "forbidden"),
+        ({"Greenroom-Hop": "x"} | right, 400, "invalid-request"),
+        ({"Greenroom-Hop": ""} | right, 400, "invalid-request"),
+        ({"Greenroom-Hop": hop + "0" * 20} | right, 400, "invalid-request"),
+        ({"Greenroom-Hop": hop.replace(one.worker, "another")} | right, 421, "misdirected"),
+        ({"Greenroom-Hop": hop} | right, 503, "turn-lost"),  # a delivery that is far too old
+    ):
+        if headers is not None:
+            is_problem(one.turn("s", headers=headers), status, code)
+    twice = [("Greenroom-Hop", hop), ("Greenroom-Hop", hop), *right.items()]
+    is_problem(one.client.post(one.path("s"), json={"message": "x"}, headers=twice), 400, "invalid-request")
+    assert street.notes("begin") == street.notes("build") == []
+
+
+def test_what_is_advertised_wrongly_ends_after_one_hop(street: Street) -> None:
+    """Each replica says that it is where the other one is."""
+    ports = []
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            ports.append(found.getsockname()[1])
+    [one] = street.open(1, "--port", str(ports[0]), "--advertise", f"http://127.0.0.1:{ports[1]}")
+    [other] = street.open(1, "--port", str(ports[1]), "--advertise", f"http://127.0.0.1:{ports[0]}")
+    assert one.turn("s").json()["worker"] == one.worker
+    assert other.turn("s").json()["worker"] == other.worker
+    assert one.turn("s").json()["forwarded"] is False
+    assert len(begun(street)) == 3
+    assert "check what is advertised" in other.log()
+
+
+@pytest.mark.parametrize("policy", ["finish", "interrupt"])
+def test_a_client_that_hangs_up_behind_a_hop(street: Street, policy: str) -> None:
+    one, other = street.open(2, "--on-disconnect", policy)
+    one.turn("s")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(other.path("s"), json={"message": "/sleep 2"}, timeout=0.7)
+    wait_until(lambda: street.redis.zcard(street.key("leases")) == 0, 1.0 if policy == "interrupt" else 10.0)
+    begin, end = street.notes("begin")[1]["at"], street.notes("end")[1]["at"]
+    assert (end - begin > 1.9) is (policy == "finish")
+    assert one.turn("s", "next").json()["fresh"] is False
+
+
+def test_a_client_that_hangs_up_in_a_line_behind_a_hop(street: Street) -> None:
+    one, other = street.open(2, "--on-disconnect", "interrupt")
+    one.turn("s")
+
+    def impatient() -> None:
+        httpx.post(other.path("s"), json={"message": "never said"}, timeout=0.3)
+
+    slow, gone = at_once(lambda: one.turn("s", "/sleep 1"), impatient)
+    assert slow.status_code == 200
+    assert isinstance(gone, httpx.ReadTimeout)
+    assert one.turn("s", "x").status_code == 200
+    assert begun(street) == ["hello", "/sleep 1", "x"]
