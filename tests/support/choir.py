@@ -23,7 +23,8 @@ def note(what: str, session: str, **more: Any) -> None:
 
 
 class Singer:
-    """Says a message back; `/sleep N` takes so many seconds first, `/fail` raises, `/drip N` has N pieces."""
+    """Says a message back; `/sleep N` takes so many seconds first, `/fail` raises, `/drip N SECONDS` has N pieces, so
+    far apart (0.05)."""
 
     def __init__(self, request: BuildRequest) -> None:
         self.session, self.heard = request.session, 0
@@ -43,8 +44,9 @@ class Singer:
                 yield "so far ", 0.0
                 raise RuntimeError("secret: the provider's key is hunter2")
             case "/drip":
-                for number in range(int(rest)):
-                    yield f"{number} ", 0.05
+                count, _, seconds = rest.partition(" ")
+                for number in range(int(count)):
+                    yield f"{number} ", float(seconds or 0.05)
             case "/prompt":
                 yield self.prompt, 0.0
             case "/bytes":
@@ -96,8 +98,8 @@ class Flow(Singer):
             for piece, seconds in self._pieces(message):
                 waited = 0.0
                 while waited < seconds and not self._stop.is_set():
-                    await asyncio.sleep(0.02)
-                    waited += 0.02
+                    await asyncio.sleep(0.05)
+                    waited += 0.05
                 if self._stop.is_set():
                     yield "stopped"
                     break

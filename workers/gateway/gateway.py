@@ -246,13 +246,14 @@ class Gateway:
         except (GreenroomError, TimeoutError):
             return "Redis cannot be reached"
 
-    async def drain(self) -> None:
-        """Take no new sessions; running turns end, for so long at most. What still runs then is asked to stop."""
+    async def drain(self, until: float) -> None:
+        """Take no new sessions, and answer the messages that are here. `until`: the time, on the monotonic clock, from
+        which what still runs is asked to stop."""
         with contextlib.suppress(GreenroomError):
             await self.worker.drain()
         if self._open:
             logger.info("draining: %d messages are being answered", len(self._open))
-            _, late = await asyncio.wait(self._open, timeout=self.settings.drain_for)
+            _, late = await asyncio.wait(self._open, timeout=max(0.0, until - time.monotonic()))
             if late:
                 logger.warning("%d messages are still being answered after %g s", len(late), self.settings.drain_for)
                 self.hurry()

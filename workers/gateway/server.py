@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -19,6 +20,8 @@ from workers.gateway.gateway import Gateway
 KEEP_ALIVE = 75
 #: How long turns may take that still run when the replica has drained, and were asked to stop.
 STOP_FOR = 5.0
+#: So long a request may take that was on its way to us when we stopped to listen.
+LAST_FOR = 0.3
 #: So often we look whether an operator has told the worker to drain.
 LOOK_EVERY = 0.2
 
@@ -43,6 +46,10 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._announce()
+
+    def stop_listening(self) -> None:
+        for listener in self.servers:
+            listener.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -73,7 +80,7 @@ async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), LOOK_EVERY)
         if not serving.done():
-            draining = asyncio.create_task(gateway.drain())
+            draining = asyncio.create_task(_drain(gateway, server))
             await asyncio.wait({serving, draining}, return_when=asyncio.FIRST_COMPLETED)
             server.should_exit = True
         await serving
@@ -81,3 +88,13 @@ async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[
         logger.warning("leaving with %d messages that did not stop", gateway.busy)
         logging.shutdown()
         os._exit(0)
+
+
+async def _drain(gateway: Gateway, server: _Server) -> None:
+    """It listens for as long as turns run, passing on what comes for others. Then no message that was sent to us before
+    we stopped to listen is left without an answer."""
+    until = time.monotonic() + gateway.settings.drain_for
+    await gateway.drain(until)
+    server.stop_listening()
+    await asyncio.sleep(LAST_FOR)
+    await gateway.drain(until)
