@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,9 @@ import pytest
 from support import wait_until
 from support.proxy import Proxy
 from support.replicas import Replica, Street, at_once, is_problem
+
+from workers.gateway import hops
+from workers.gateway.app import event
 
 ODD = "one\u2028two\u2029three\x85four\r\nfive\n\nevent: end\ndata: {}\n\n🙂"
 
@@ -131,6 +134,22 @@ def test_without_affinity_a_session_is_where_its_message_arrives(street: Street)
     moved = other.turn("s0", "/prompt").json()
     assert (moved["worker"], moved["fresh"], moved["forwarded"]) == (other.worker, True, False)
     assert moved["reply"] == before["reply"], "its prompt moved with it"
+
+
+async def test_events_are_read_whole_however_they_come() -> None:
+    sent = [("turn", {"fence": 7}), ("piece", {"piece": ODD}), ("end", {"reply": ODD})]
+    data = b": \n\n" + b"".join(event(name, value) for name, value in sent)
+
+    class InPieces(httpx.AsyncByteStream):
+        def __init__(self, size: int) -> None:
+            self._size = size
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for at in range(0, len(data), self._size):
+                yield data[at : at + self._size]
+
+    for size in (1, 2, 3, 5, 64, len(data)):
+        assert [one async for one in hops._events(httpx.Response(200, stream=InPieces(size)))] == sent
 
 
 # -- an owner that does not answer

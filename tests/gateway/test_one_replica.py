@@ -321,6 +321,8 @@ def test_what_cannot_be_served_is_said_in_one_line(street: Street) -> None:
             (["--redis", "redis://127.0.0.1:1"], "Redis cannot be reached at 127.0.0.1:1"),
             (["--redis", "nonsense"], "Redis URL"),
             (["--worker", "a b"], "a worker id is"),
+            (["--advertise", "me:8000"], "http://host:port"),
+            (["--advertise", "http://me:secret@here:8000"], "http://host:port"),
         ):
             log = street.folder / "failed.log"
             log.unlink(missing_ok=True)

@@ -56,7 +56,9 @@ def document() -> dict[str, Any]:
     failures = ("agent-failed", "build-failed", "internal", "draining", "unavailable", "turn-lost")
     refusals = (
         "invalid-request",
+        "forbidden",
         "not-found",
+        "misdirected",
         "busy",
         "answered",
         "key-reused",
@@ -95,7 +97,9 @@ def document() -> dict[str, Any]:
         "parameters": [session],
         "responses": {
             "200": _json("whether an agent was held for it", _ref("Reset")),
-            **_problems("invalid-request", "not-found", "internal", "unavailable", "draining"),
+            **_problems(
+                "invalid-request", "forbidden", "not-found", "misdirected", "internal", "unavailable", "draining"
+            ),
         },
     }
     plain: Any = {"type": "object"}
@@ -176,6 +180,7 @@ def _schemas() -> dict[str, Any]:
         holder=_TEXT | {"description": "busy: the worker that has the session"},
         running=number | {"description": "busy: seconds since its turn began"},
         ahead=whole | {"description": "busy: how many wait in line before"},
+        retry_after=whole | {"description": "seconds to wait before asking again: the header of that name"},
     )
     ready = _object("ready worker why", ready=flag, worker=_TEXT, why=_TEXT)
     reset = _object("session evicted", session=_TEXT, evicted=flag)
