@@ -7,7 +7,7 @@ RUN := $(VENV)/.run
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo test lint model format clean
+.PHONY: demo test test-compose lint model format clean
 
 $(RUN): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Greenroom needs Python 3.11 or later, this is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
@@ -33,6 +33,9 @@ ifeq ($(ARGS),)
 else
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 endif
+
+test-compose: $(READY) ## docker-compose.yml, really built and run; COMPOSE='docker compose' is the command for it
+	$(BIN)/python -m pytest tests/compose -m compose $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, and luacheck where it is installed
 	$(BIN)/ruff format --check .
