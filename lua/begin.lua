@@ -66,11 +66,13 @@ local there = record.worker and record.worker ~= worker and serves(room, record.
 if ARGV[11] == '1' and there then return { 'elsewhere', record.worker, there, room.ms } end
 if not (mine and record.generation == generation) then
   if not redis.call('ZSCORE', prefix .. 'workers', worker) then return redis.error_reply('UNKNOWNWORKER') end
-  if ARGV[12] == '1' and not (mine or there) and redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0 then
+  local leaves = not mine and redis.call('HGET', prefix .. 'worker:' .. worker, 'state') == 'draining'
+  local cold = ARGV[12] == '1' and not (mine or there)
+  if cold and (leaves or redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0) then -- who waits in line stays
     local best, where = place_session(room, worker)
     if best and best ~= worker then return { 'elsewhere', best, where, room.ms } end
   end
-  if not mine and redis.call('HGET', prefix .. 'worker:' .. worker, 'state') == 'draining' then
+  if leaves then
     return redis.error_reply('DRAINING the worker takes no new sessions')
   end
 end

@@ -274,9 +274,10 @@ class Room:
             if worker not in self.workers:
                 raise Refused("UNKNOWNWORKER")
             held = mine or (copy and copy.worker != worker and self._serves(copy.worker))
-            if place and not held and turn not in self.waiters and (best := self._best(worker)):
+            leaves = not mine and self.workers[worker].state == "draining"
+            if place and not held and (leaves or turn not in self.waiters) and (best := self._best(worker)):
                 return Elsewhere(best, self.workers[best].about["address"], self.ms)
-            if not mine and self.workers[worker].state == "draining":
+            if leaves:
                 raise Refused("DRAINING")
 
         names = [session] if key in ("", session) else [session, key]

@@ -339,7 +339,12 @@ local queued = false
     Control(
         "whoever has waited in line is sent elsewhere",
         "begin",
-        ((" and redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0 then", " then"),),
+        (("if cold and (leaves or redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0) then", "if cold then"),),
+    ),
+    Control(
+        "whoever has waited in line at a worker that drains is refused, and not sent elsewhere",
+        "begin",
+        (("if cold and (leaves or ", "if cold and ("),),
     ),
     Control(  # B26
         "a begin leaves the session to the idle sweep",

@@ -240,3 +240,27 @@ def test_a_session_stays_here_if_it_is_not_better_there(start: Start, why: str) 
     else:
         with here.turn(asked, place=True):
             pass
+
+
+def test_who_waits_at_a_worker_that_drains_is_sent_elsewhere(start: Start, client: redis.Redis, room: str) -> None:
+    """Its turn's end lets the agent go, and the worker takes no session that it does not hold."""
+    leaving, staying = start(worker="leaving"), start(worker="staying", address="http://staying")
+    with leaving.turn("s"):
+        outcome: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                with leaving.turn("s", affinity=True, place=True):
+                    pass
+            except Exception as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_until(lambda: client.zcard(f"greenroom:{{{room}}}:waiting:s") == 1)
+        leaving.drain()
+    thread.join()
+    [better] = outcome
+    assert isinstance(better, SessionElsewhere), better
+    with staying.turn("s", delivery=better.delivery, wait=0):
+        pass

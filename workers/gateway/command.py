@@ -8,15 +8,14 @@ import importlib
 import json
 import logging
 import os
-import socket
 import sys
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from coordinator.cli.command import ROOM, BadUsage, Subparsers, add_command
-from coordinator.clients import endpoint, sync_client
+from coordinator.clients import sync_client
 from coordinator.settings import Settings, limits_from
+from workers.gateway.addresses import bracketed, checked_address, is_loopback, listen, port_number, reachable
 
 logger = logging.getLogger("greenroom.gateway")
 
@@ -36,7 +35,9 @@ def command(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--host", metavar="HOST", help="address to listen on (default: $GREENROOM_HOST, else 127.0.0.1)"
     )
-    parser.add_argument("--port", metavar="N", type=_port, help="0: any free one (default: $GREENROOM_PORT, else 8000)")
+    parser.add_argument(
+        "--port", metavar="N", type=port_number, help="0: any free one (default: $GREENROOM_PORT, else 8000)"
+    )
     parser.add_argument(
         "--advertise",
         metavar="URL",
@@ -67,14 +68,13 @@ def main(options: argparse.Namespace) -> int:
     build = _named(agent)
     try:
         from workers.gateway.gateway import Gateway
-        from workers.gateway.hops import checked_address
         from workers.gateway.server import STOP_FOR, serve
         from workers.gateway.settings import GatewaySettings
     except ModuleNotFoundError as error:
         raise BadUsage(f"{error.name} is not installed: `greenroom serve` needs the extra `gateway`") from None
     host = options.host or os.environ.get("GREENROOM_HOST") or "127.0.0.1"
     try:
-        port = options.port if options.port is not None else _port(os.environ.get("GREENROOM_PORT") or "8000")
+        port = options.port if options.port is not None else port_number(os.environ.get("GREENROOM_PORT") or "8000")
         settings = GatewaySettings.load(
             drain_for=options.drain_for,
             on_disconnect=options.on_disconnect,
@@ -88,15 +88,15 @@ def main(options: argparse.Namespace) -> int:
         sync_client(worker.redis, timeout=1.0, connections=1).close()
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise BadUsage(str(error)) from None
-    listening = _listen(host, port)
+    listening = listen(host, port)
     bound = listening.getsockname()[1]
-    address = advertised or f"http://{_reachable(host, worker)}:{bound}"
+    address = advertised or f"http://{reachable(host, worker)}:{bound}"
     logging.basicConfig(
         level=os.environ.get("GREENROOM_LOG_LEVEL", "INFO").upper(),
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    if not settings.token and not _loopback(address):
+    if not settings.token and not is_loopback(address):
         logger.warning("GREENROOM_TOKEN is not set: whoever reaches this replica can pass for another one")
     gateway = Gateway(
         build,
@@ -108,7 +108,7 @@ def main(options: argparse.Namespace) -> int:
         address=address,
         drain_for=STOP_FOR,
     )
-    about = {"worker": gateway.worker.id, "url": f"http://{_bracketed(host)}:{bound}", "address": address}
+    about = {"worker": gateway.worker.id, "url": f"http://{bracketed(host)}:{bound}", "address": address}
     about |= {"room": worker.room, "agent": agent}
 
     def announce() -> None:
@@ -118,12 +118,6 @@ def main(options: argparse.Namespace) -> int:
     with listening:
         asyncio.run(serve(gateway, listening, announce))
     return 0
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {ascii(text)[:40]}")
-    return int(text)
 
 
 def _named(name: str) -> Callable[..., Any]:
@@ -145,43 +139,3 @@ def _named(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise BadUsage(f"--agent {name}: it cannot be called; it has to make an agent of a request")
     return found  # type: ignore[no-any-return]
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Listen before anything else: who cannot should not join the room."""
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError as error:
-        raise BadUsage(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    listening.setblocking(False)
-    return listening
-
-
-def _reachable(host: str, settings: Settings) -> str:
-    """By which name other replicas reach this one: what it listens on, or, if that is every address, the one from which
-    it reaches Redis, as they do."""
-    if host not in ("0.0.0.0", "::", ""):
-        return _bracketed(host)
-    client = sync_client(settings.redis, timeout=1.0, connections=1)
-    there, _, port = endpoint(client).rpartition(":")
-    try:
-        family, *_, address = socket.getaddrinfo(there.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing
-            return _bracketed(str(probe.getsockname()[0]))
-    except (OSError, ValueError):  # a unix socket, or a name that is not known yet
-        return socket.gethostname()
-    finally:
-        client.close()
-
-
-def _loopback(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

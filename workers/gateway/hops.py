@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 from starlette.datastructures import Headers
@@ -147,15 +147,6 @@ class Neighbours:
         self._avoided = {name: until for name, until in self._avoided.items() if until > now}
         self._avoided[worker] = now + self._silence
         logger.warning("%s is left alone for %g s, its sessions move: %s", worker, self._silence, why)
-
-
-def checked_address(address: str) -> str:
-    """Where other replicas reach this one: a plain URL of a host and a port. It is shown to whoever looks."""
-    parts = urlsplit(address)
-    plain = not (parts.username or parts.password or parts.path.strip("/") or parts.query or parts.fragment)
-    if parts.scheme in ("http", "https") and parts.hostname and plain:
-        return address.rstrip("/")
-    raise ValueError("an advertised address is http://host:port, with no password, path or query")
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[tuple[str, Any], None]:

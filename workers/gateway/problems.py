@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "build-failed": (500, "The agent could not be built"),
     "internal": (500, "Something went wrong in the gateway"),
     "draining": (503, "This replica is about to go and takes no new sessions"),
-    "unavailable": (503, "Redis cannot be reached"),
+    "unavailable": (503, "Redis cannot be reached, or, at an entry, no replica"),
     "turn-lost": (503, "The turn lost its claim on the session, and its effects are not accepted"),
 }
 

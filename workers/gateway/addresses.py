@@ -1,0 +1,66 @@
+"""Where a replica listens, and where the others reach it."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from urllib.parse import urlsplit
+
+from coordinator.cli.command import BadUsage
+from coordinator.clients import endpoint, sync_client
+from coordinator.settings import Settings
+
+
+def port_number(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {ascii(text)[:40]}")
+    return int(text)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen before anything else: who cannot should not join the room."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise BadUsage(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    listening.setblocking(False)
+    return listening
+
+
+def reachable(host: str, settings: Settings) -> str:
+    """By which name other replicas reach this one: what it listens on, or, if that is every address, the one from which
+    it reaches Redis, as they do."""
+    if host not in ("0.0.0.0", "::", ""):
+        return bracketed(host)
+    client = sync_client(settings.redis, timeout=1.0, connections=1)
+    there, _, port = endpoint(client).rpartition(":")
+    try:
+        family, *_, address = socket.getaddrinfo(there.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            return bracketed(str(probe.getsockname()[0]))
+    except (OSError, ValueError):  # a unix socket, or a name that is not known yet
+        return socket.gethostname()
+    finally:
+        client.close()
+
+
+def is_loopback(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def checked_address(address: str) -> str:
+    """Where other replicas reach this one: a plain URL of a host and a port. It is shown to whoever looks."""
+    parts = urlsplit(address)
+    plain = not (parts.username or parts.password or parts.path.strip("/") or parts.query or parts.fragment)
+    if parts.scheme in ("http", "https") and parts.hostname and plain:
+        return address.rstrip("/")
+    raise ValueError("an advertised address is http://host:port, with no password, path or query")
