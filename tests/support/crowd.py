@@ -39,11 +39,10 @@ class Sent:
 
 class Crowd:
     """Clients that send numbered messages to any replica. Where nobody listens they ask the next one, as a balancer
-    does, and send nothing twice; unless they name their messages, and may repeat them when a connection breaks."""
+    does; they send nothing twice."""
 
-    def __init__(self, replicas: list[Any], clients: int = 6, named: bool = False) -> None:
+    def __init__(self, replicas: list[Any], clients: int = 6) -> None:
         self.replicas: list[Reached] = replicas
-        self._named = named
         self.sent: list[Sent] = []
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._client, args=(number,)) for number in range(clients)]
@@ -77,11 +76,9 @@ class Crowd:
             sent = Sent(session, message, replica.worker)
             try:
                 sent.answer = self._ask(client, replica, session, message, streamed)
-            except httpx.TransportError as error:
-                if self._named or isinstance(error, httpx.ConnectError):
-                    time.sleep(0.05)
-                    continue
-                sent.failed = f"{type(error).__name__}: {error}"
+            except httpx.ConnectError:
+                time.sleep(0.05)
+                continue
             except Exception as error:
                 sent.failed = f"{type(error).__name__}: {error}"
             sent.done = time.time()
@@ -89,14 +86,14 @@ class Crowd:
             return
         raise AssertionError("nobody listens")
 
-    def _ask(self, client: httpx.Client, replica: Reached, session: str, message: str, streamed: bool) -> Any:
-        headers = {"Idempotency-Key": message.partition(" ")[0]} if self._named else {}
+    @staticmethod
+    def _ask(client: httpx.Client, replica: Reached, session: str, message: str, streamed: bool) -> Any:
         if not streamed:
-            response = client.post(replica.path(session), json={"message": message}, headers=headers)
+            response = client.post(replica.path(session), json={"message": message})
             if response.status_code != 200:
                 raise RuntimeError(f"{response.status_code} {response.text}")
             return response.json()
-        headers["Accept"] = "text/event-stream"
+        headers = {"Accept": "text/event-stream"}
         with client.stream("POST", replica.path(session), json={"message": message}, headers=headers) as response:
             if response.status_code != 200:
                 raise RuntimeError(f"{response.status_code} {response.read().decode()}")
