@@ -136,18 +136,35 @@ def test_a_rolling_restart_loses_nothing(stack: Stack) -> None:
     entry, names = Entry(), [replica.name for replica in stack.replicas()]
     first = {session: entry.turn(session, "/prompt")["reply"] for session in SESSIONS}
     with Crowd([entry]) as crowd:
-        for name in names:
-            crowd.answered(30)
-            began = stack.about(name)["State"]["StartedAt"]
-            run("docker", "restart", name)
-            wait_until(lambda name=name: stack.healthy(name), 60.0, what="health")
-            assert stack.about(name)["State"]["StartedAt"] != began
+        crowd.answered(30)
+        began = {stack.about(name)["State"]["StartedAt"] for name in names}
+        run("docker", "restart", *names)
+        assert not began & {stack.about(name)["State"]["StartedAt"] for name in names}
         crowd.answered(30)
     assert [one for one in crowd.sent if one.failed] == []
+    stack.replicas()
     for session in SESSIONS:
         assert entry.turn(session, "/prompt")["reply"] == first[session]
         sent = sum(one.session == session for one in crowd.sent)
         assert entry.turn(session, "/count")["reply"] == str(sent + 3), "each message ran once"
+
+
+def test_a_new_version_takes_over(stack: Stack) -> None:
+    """As docs/compose.md has it: new replicas beside the old ones, which then go all at once."""
+    entry, old = Entry(), [replica.name for replica in stack.replicas()]
+    first = {session: entry.turn(session, "/prompt")["reply"] for session in SESSIONS}
+    with Crowd([entry]) as crowd:
+        stack.compose("up", "-d", "--no-deps", "--no-recreate", "--scale", "gateway=6", "gateway")
+        stack.replicas(6)
+        run("docker", "stop", *old)
+        assert [stack.about(name)["State"]["ExitCode"] for name in old] == [0, 0, 0]
+        run("docker", "rm", *old)
+        stack.compose("up", "-d", "--no-deps", "--no-recreate", "--scale", "gateway=3", "gateway")
+        crowd.answered(30)
+    assert [one for one in crowd.sent if one.failed] == []
+    assert not set(old) & set(stack.names("gateway"))
+    for session in SESSIONS:
+        assert entry.turn(session, "/prompt")["reply"] == first[session]
 
 
 def test_a_fourth_replica_joins_and_leaves(stack: Stack) -> None:
