@@ -53,6 +53,7 @@ def test_a_message_reaches_the_warm_agent_from_any_replica(street: Street) -> No
         assert [answer["forwarded"] for answer in answers].count(True) == 2
     assert len(street.notes("build")) == 3
     assert 'greenroom_messages_total{outcome="forwarded"}' in other.get("/metrics").text
+    assert "HTTP Request" not in other.log(), "no line for each message"
 
 
 def test_a_piece_comes_through_a_hop_when_it_is_there(street: Street) -> None:

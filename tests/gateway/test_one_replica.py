@@ -17,6 +17,7 @@ from support import wait_until
 from support.choir import VOICES
 from support.replicas import Replica, Street, at_once, is_problem
 
+from workers.gateway.addresses import listen
 from workers.gateway.command import ECHO
 
 
@@ -57,6 +58,12 @@ def test_a_piece_is_sent_when_it_is_there(street: Street) -> None:
         first = time.monotonic() - began
         list(got)
     assert first < (time.monotonic() - began) / 2
+
+
+def test_small_answers_are_not_held_back() -> None:
+    """Asyncio sets TCP_NODELAY only on sockets that are seen to be TCP; without, an answer takes 40 ms."""
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_names_may_hold_anything(street: Street) -> None:

@@ -20,8 +20,13 @@ def port_number(text: str) -> int:
 def listen(host: str, port: int) -> socket.socket:
     """Listen before anything else: who cannot should not join the room."""
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family)
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(
+            family, kind, protocol
+        )  # asyncio sets TCP_NODELAY only where it sees that this is TCP
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except OSError as error:

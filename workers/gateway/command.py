@@ -96,6 +96,7 @@ def main(options: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for each message that is passed on
     if not settings.token and not is_loopback(address):
         logger.warning("GREENROOM_TOKEN is not set: whoever reaches this replica can pass for another one")
     gateway = Gateway(
