@@ -147,13 +147,19 @@ class _LoopIO:
         """A plain builder runs in a thread. If nobody waits for its agent any more, it is released."""
         if inspect.iscoroutinefunction(self._build):
             return await self._build(request)
-        building = asyncio.get_running_loop().run_in_executor(self._builds, self._build, request)
+        building = asyncio.get_running_loop().run_in_executor(self._builds, self._called, request)
         try:
             agent = await asyncio.shield(building)
         except asyncio.CancelledError:
             building.add_done_callback(lambda done: self._unwanted(request, done))
             raise
         return await agent if inspect.isawaitable(agent) else agent
+
+    def _called(self, request: BuildRequest) -> Any:
+        try:
+            return self._build(request)
+        except StopIteration as error:  # no Future brings one back: whoever waits would wait for ever
+            raise RuntimeError("the builder raised StopIteration") from error
 
     def _unwanted(self, request: BuildRequest, building: asyncio.Future[Any]) -> None:
         if not building.cancelled() and building.exception() is None:

@@ -213,4 +213,7 @@ def _wait(flow: Future[Any], loop: asyncio.AbstractEventLoop) -> None:
 async def bounded(awaitable: Awaitable[T], seconds: float) -> T:
     """What a hook returned; cancelled after so many seconds."""
     async with asyncio.timeout(seconds):
-        return await awaitable
+        try:
+            return await awaitable
+        except SystemExit as error:  # it would end the event loop
+            raise RuntimeError("a hook called sys.exit()") from error

@@ -254,7 +254,7 @@ class Engine:
         """Whether idle time counts for this agent."""
         try:
             return self.lifecycle.last_activity(copy.agent) is not None
-        except Exception:
+        except (Exception, SystemExit):
             logger.exception("no activity timestamp of %r", copy.session)
             return False
 

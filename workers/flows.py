@@ -159,7 +159,7 @@ async def _build(engine: Engine, io: IO, turn: TurnState, granted: Granted, old:
     request = BuildRequest(turn.session, turn.config, turn.signature, snapshot, granted.fence)
     try:
         agent = await io.build(request)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BuildFailed(f"the builder raised {type(error).__name__}") from error
     if engine.foreign:
         engine.check_running()

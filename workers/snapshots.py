@@ -41,7 +41,7 @@ async def take(engine: Engine, io: IO, copy: Copy) -> bytes:
         if inspect.isawaitable(value):
             value = await io.resolve(value, engine.settings.release_limit)
         data = pack(value, engine.settings.snapshot_limit)
-    except Exception:
+    except (Exception, SystemExit):
         logger.exception("no snapshot of %r: its next build elsewhere will be cold", copy.session)
     fading = not copy.saved_at or now() - copy.saved_at > engine.settings.snapshot_ttl / 2
     return b"" if digest(data) == copy.saved and (data == NOTHING or not fading) else data

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from support import wait_until
 from support.choir import VOICES
 from support.replicas import Replica, Street, at_once, is_problem
 
+from coordinator.private_redis import PrivateRedis
 from workers.gateway.addresses import listen
 from workers.gateway.command import ECHO
 
@@ -169,6 +171,60 @@ def test_what_an_agent_does_wrong_is_told_without_its_secrets(street: Street) ->
     assert "hunter2" not in json.dumps(problem)
     assert one.turn("s", "/half").json()["reply"] == "?"
     assert one.turn("s", "still there").json()["fresh"] is False
+
+
+def test_without_redis_nothing_runs_and_it_is_said(room: str, tmp_path: Path) -> None:
+    """Until Redis is back: then it serves on, with the agent it kept."""
+    with PrivateRedis() as server, closing(Street(server.url, room, tmp_path)) as street:
+        [one] = street.open()
+        prompt = one.turn("s", "/prompt").json()["reply"]
+        server.kill()
+        answer, reset, refused = at_once(lambda: one.turn("s"), lambda: one.reset("s"), lambda: one.get("/readyz"))
+        body = is_problem(answer, 503, "unavailable")
+        assert answer.headers["retry-after"] == str(body["retry_after"]) == "1"
+        is_problem(reset, 503, "unavailable")
+        assert (refused.status_code, refused.json()["ready"]) == (503, False)
+        assert "Redis" in refused.json()["why"]
+        assert one.get("/healthz").status_code == 200, "to end it would help nobody"
+        server.start()
+        wait_until(lambda: one.get("/readyz").status_code == 200)
+        wait_until(lambda: one.turn("s").status_code == 200)
+        assert one.turn("s", "/prompt").json()["reply"] == prompt
+        assert len(street.notes("build")) == 1
+        assert [note["message"] for note in street.notes("begin")].count("hello") == 1
+
+
+ABRUPT = ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "StopAsyncIteration", "BaseException")
+
+
+@pytest.mark.parametrize("voice", ["abrupt", "abruptly", "halfway"])
+def test_whatever_an_agent_raises_ends_its_turn_and_no_more(street: Street, voice: str) -> None:
+    """A tool that calls sys.exit(), a `next` too many: each ends the turn with an answer, and the replica serves on."""
+    [one] = street.open()
+    one.client.timeout = httpx.Timeout(10.0)
+    with one.stream("bystander", "/drip 30 0.1") as got:
+        next(got)
+        for raised in ABRUPT:
+            body = is_problem(one.turn("s", raised, config={"model": "m", "voice": voice}), 500, "agent-failed")
+            assert "secret" not in str(body)
+            assert one.turn("s", "after").json()["reply"] == "after"
+        assert list(got)[-1][0] == "end"
+    one.signal(signal.SIGTERM)
+    assert one.ended() == 0, one.log()
+
+
+def test_whatever_a_builder_raises_ends_its_turn_and_no_more(street: Street) -> None:
+    [one] = street.open()
+    one.client.timeout = httpx.Timeout(10.0)
+    for raised in ABRUPT:
+        answer = one.turn("s", config={"model": "broken", "raises": raised})
+        failed = raised in ("SystemExit", "StopIteration", "StopAsyncIteration")
+        body = is_problem(answer, 500, "build-failed" if failed else "internal")
+        assert "secret" not in str(body)
+        assert one.turn("s", "after").json()["fresh"] is True
+        one.reset("s")
+    one.signal(signal.SIGTERM)
+    assert one.ended() == 0, one.log()
 
 
 def test_on_busy(street: Street) -> None:

@@ -4,6 +4,7 @@ down in the file that CHOIR names: one line of JSON for each run's begin and end
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import os
 import threading
@@ -129,18 +130,40 @@ class Wrong(Singer):
         return 7
 
 
+class Abrupt(Singer):
+    """Raises the exception that the message names."""
+
+    def run(self, message: str) -> Any:
+        raise getattr(builtins, message)("secret")
+
+
+class Abruptly(Singer):
+    """The same in a coroutine."""
+
+    async def run(self, message: str) -> Any:
+        raise getattr(builtins, message)("secret")
+
+
+class Halfway(Singer):
+    """The same after a piece."""
+
+    def run(self, message: str) -> Iterator[str]:
+        yield "so far"
+        raise getattr(builtins, message)("secret")
+
+
 def _polite(kind: type[Singer]) -> type[Singer]:
     """One that knows `interrupt`."""
     return type(f"Polite{kind.__name__}", (kind,), {"interrupt": lambda self: self._stop.set()})
 
 
-VOICES = {kind.__name__.lower(): kind for kind in (Pieces, Text, Flow, Later, Lazy, Wrong)}
+VOICES = {kind.__name__.lower(): kind for kind in (Pieces, Text, Flow, Later, Lazy, Wrong, Abrupt, Abruptly, Halfway)}
 
 
 def build(request: BuildRequest) -> Singer:
     config = request.config or {}
     if config.get("model") == "broken":
-        raise RuntimeError("secret: no such model")
+        raise getattr(builtins, config.get("raises", "RuntimeError"))("secret: no such model")
     kind = VOICES[config.get("voice", "flow")]
     note("build", request.session)
     return (_polite(kind) if config.get("polite", True) else kind)(request)

@@ -15,7 +15,7 @@ from support import wait_until
 from support.plain import Agent
 from support.proxy import Proxy
 
-from coordinator import Coordinator, LeaseLost, Limits
+from coordinator import BuildFailed, Coordinator, LeaseLost, Limits
 from coordinator import operations as ops
 from coordinator.answers import Granted
 from coordinator.link import run
@@ -327,3 +327,51 @@ async def test_a_hard_close_awaits_both_of_its_halves_whatever_fails() -> None:
     with pytest.raises(OSError, match="gone"):
         Default().close(Plain())
     assert story[-1] == "plain close"
+
+
+class Exits(Lifecycle):
+    """Everything that is asked of it calls sys.exit()."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def _exit(self, what: str) -> Any:
+        self.asked.append(what)
+        sys.exit(what)
+
+    async def release(self, agent: Any) -> None:
+        self._exit("release")
+
+    async def snapshot(self, agent: Any) -> None:
+        self._exit("snapshot")
+
+    def last_activity(self, agent: Any) -> float | None:
+        self._exit("last_activity")
+        return None
+
+
+async def test_a_hook_that_exits_ends_neither_the_loop_nor_a_session(source: Any, room: str) -> None:
+    """Nor does a builder, and none that raises what no future brings back is waited for in vain."""
+    raises: list[type[BaseException]] = []
+
+    def build(request: BuildRequest) -> Agent:
+        if raises:
+            raise raises[0]
+        return Agent(request)
+
+    hooks = Exits()
+    async with AsyncWorker(build, redis=source, room=room, lease=3.0, lifecycle=hooks) as worker:
+        for number in range(2):
+            async with worker.turn("s", wait=0) as turn:
+                assert turn.fresh is (number == 0)
+        await worker.evict("s")
+        await asyncio.to_thread(wait_until, lambda: "release" in hooks.asked)
+        for one in (SystemExit, StopIteration):
+            raises[:] = [one]
+            with pytest.raises(BuildFailed):
+                async with asyncio.timeout(5), worker.turn("s"):
+                    pass
+        raises.clear()
+        async with worker.turn("s", wait=0) as turn:
+            assert turn.fresh
+    assert {"release", "snapshot", "last_activity"} <= set(hooks.asked)

@@ -103,15 +103,16 @@ class Gateway:
 
     async def _take(self, message: Message, exchange: Exchange, hop: Hop | None) -> None:
         try:
-            answer = await self._there_or_here(message, exchange, hop)
-            self.counts["forwarded" if answer["worker"] != self.worker.id else "answered"] += 1
-            exchange.close(answer)
-        except MessageAnswered as before:
-            self._replay(message, before.answer, exchange)
+            try:
+                answer = await self._there_or_here(message, exchange, hop)
+                self.counts["forwarded" if answer["worker"] != self.worker.id else "answered"] += 1
+                exchange.close(answer)
+            except MessageAnswered as before:
+                self._replay(message, before.answer, exchange)
         except asyncio.CancelledError:
             exchange.close(problem_of(Interrupted()))
             raise
-        except Exception as error:
+        except BaseException as error:  # a builder that calls sys.exit() ends no replica
             problem = problem_of(error)
             self.counts[problem.kind] += 1
             if problem.kind == "internal":

@@ -68,9 +68,9 @@ class Performance:
                 await self._pieces(result)
             elif result is not None:
                 raise TypeError(f"run() gave a {type(result).__name__} and not text, or an iterator of text")
-        except Interrupted:
+        except (Interrupted, AgentFailed, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except BaseException as error:  # a tool that calls sys.exit() ends its turn, and not the replica
             raise AgentFailed(error) from error
 
     async def _threaded(self, run: Callable[..., Any], message: str, options: dict[str, Any]) -> Any:
@@ -96,6 +96,14 @@ class Performance:
 
     def _in_thread(self, run: Callable[..., Any], message: str, options: dict[str, Any]) -> Any:
         """Call a plain `run`, and take what it yields, here. What has to be awaited is handed back."""
+        try:
+            return self._called(run, message, options)
+        except Interrupted:
+            raise
+        except BaseException as error:  # here, because no Future brings a StopIteration back
+            raise AgentFailed(error) from error
+
+    def _called(self, run: Callable[..., Any], message: str, options: dict[str, Any]) -> Any:
         result = run(message, **options)
         if isinstance(result, str) or inspect.isawaitable(result) or not isinstance(result, Iterable):
             return result

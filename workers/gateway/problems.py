@@ -62,7 +62,7 @@ class Problem(Exception):
 class AgentFailed(Exception):
     """The agent's `run` raised. Its exception is the cause; of that, only the type may be told."""
 
-    def __init__(self, cause: Exception) -> None:
+    def __init__(self, cause: BaseException) -> None:
         super().__init__(f"the agent raised {type(cause).__name__}")
 
 
