@@ -35,6 +35,7 @@ class Elsewhere:
 
     worker: str
     address: str
+    instance: str  #: which start of that worker it is
     at: int  #: when Redis said so, ms
 
 

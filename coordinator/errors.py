@@ -58,11 +58,11 @@ class SessionElsewhere(GreenroomError):
     """Another worker that is up holds or builds the session's agent, or has more room for it.
 
     `delivery` is what the turn there and, if nothing is heard of that, the next one here are given, so that only one of
-    them runs. It is good for a minute.
+    them runs. It is good for a minute. `instance` is known to that worker, and to whoever may talk to Redis.
     """
 
-    def __init__(self, worker: str, address: str, delivery: str = "") -> None:
-        self.worker, self.address, self.delivery = worker, address, delivery
+    def __init__(self, worker: str, address: str, delivery: str = "", instance: str = "") -> None:
+        self.worker, self.address, self.delivery, self.instance = worker, address, delivery, instance
         super().__init__(f"the agent is warm on {worker}" + (f" at {address}" if address else ""))
 
 

@@ -97,7 +97,7 @@ async def begin(
         return Answered(text(reply[1]))
     if kind == b"died":
         return Died()
-    return Elsewhere(text(reply[1]), text(reply[2]), int(reply[3]))
+    return Elsewhere(text(reply[1]), text(reply[2]), text(reply[3]), int(reply[4]))
 
 
 async def commit(link: Link, session: str, turn: str, limits: Limits) -> Ended:

@@ -13,16 +13,15 @@
 --          turn is for the same message) or 'full' (there is no place in line), number its fence; 'queue' or 'grace'
 --          (no worker); or 'closing': that worker ends the session's last life first, maybe the caller, and number is
 --          the generation; another is told so again
---          {'elsewhere', worker, address, now, ms} : affinity or place was asked for, and the turn belongs there
+--          {'elsewhere', worker, address, instance, now, ms} : affinity or place was asked for, and it belongs there
 --          {'answered', answer} : the turn's message has one already
 --          {'died'} : this delivery of the message had a turn that is over without an answer, or is too old to have one
 -- Errors   ENDED, DRAINING, UNKNOWNWORKER, BADARG
 -- Events   'moved', 'evicted' (signature), 'lost' of the copy that was there
 -- include: lib/busy
--- include: lib/count_turn
--- include: lib/drop
 -- include: lib/ending_of
 -- include: lib/grace
+-- include: lib/grant
 -- include: lib/lease_on
 -- include: lib/lease
 -- include: lib/leave
@@ -32,12 +31,9 @@
 -- include: lib/queue
 -- include: lib/read_snapshot
 -- include: lib/record
--- include: lib/remember_message
 -- include: lib/room
 -- include: lib/serves
 -- include: lib/settled
--- include: lib/take
--- include: lib/tick
 local room = this_room(KEYS[1])
 local session, worker, turn, signature, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lease, floor, queue, most = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -45,7 +41,8 @@ local key = ARGV[8] ~= '' and ARGV[8] ~= session and ARGV[8] or nil
 local sane = lease and lease > 0 and floor and floor >= 0 and floor < 2 ^ 53 - 2 ^ 40
 if not (sane and queue and most and tonumber(ARGV[13])) then return redis.error_reply('BADARG begin') end
 local prefix, names = room.prefix, { session, key }
-local asked = { names = names, turn = turn, worker = worker, queue = queue, most = most, floor = floor }
+local asked = { names = names, key = key, turn = turn, worker = worker, signature = signature, lease = lease,
+  queue = queue, most = most, floor = floor, remember = ARGV[13] }
 
 if redis.call('EXISTS', prefix .. 'ended:' .. turn) == 1 then return redis.error_reply('ENDED the turn is over') end
 local record = read_record(room, session)
@@ -63,14 +60,16 @@ end
 local doomed = record.turn and left_to_run == 0 -- its copy is nobody's any more
 local mine = record.worker == worker and not doomed
 local there = record.worker and record.worker ~= worker and serves(room, record.worker)
-if ARGV[11] == '1' and there then return { 'elsewhere', record.worker, there, room.ms } end
+if ARGV[11] == '1' and there then
+  return { 'elsewhere', record.worker, there.address, there.instance, room.ms }
+end
 if not (mine and record.generation == generation) then
   if not redis.call('ZSCORE', prefix .. 'workers', worker) then return redis.error_reply('UNKNOWNWORKER') end
   local leaves = not mine and redis.call('HGET', prefix .. 'worker:' .. worker, 'state') == 'draining'
   local cold = ARGV[12] == '1' and not (mine or there)
   if cold and (leaves or redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0) then -- who waits in line stays
     local best, where = place_session(room, worker)
-    if best and best ~= worker then return { 'elsewhere', best, where, room.ms } end
+    if best and best ~= worker then return { 'elsewhere', best, where.address, where.instance, room.ms } end
   end
   if leaves then
     return redis.error_reply('DRAINING the worker takes no new sessions')
@@ -101,26 +100,7 @@ if not record.worker or key then
   local grace = grace_left(room)
   if grace > 0 then return busy(room, asked, 'grace', '', grace) end
 end
-local fence = next_tick(room, floor)
-if not hit and record.worker then
-  local reason = record.signature ~= signature and 'signature' or mine and 'lost' or 'moved'
-  drop_copy(room, session, record, 'soft', reason)
-  if reason == 'moved' then redis.call('HINCRBY', prefix .. 'counters', 'moves', 1) end
-end
-take_leases(room, session, key, room.ms + lease)
-count_turn(room, worker, 1)
-remember_message(room, session, turn, ARGV[13])
-local name = prefix .. 'session:' .. session
-local since = string.format('%.0f', room.ms)
-if hit then
-  redis.call('HSET', name, 'turn', turn, 'fence', fence, 'lease', lease, 'since', since)
-  redis.call('ZREM', prefix .. 'activity', session)
-  redis.call('HINCRBY', prefix .. 'counters', 'hits', 1)
-else
-  redis.call('HSET', name, 'worker', worker, 'signature', signature, 'generation', fence, 'state', 'building',
-    'turn', turn, 'fence', fence, 'lease', lease, 'since', since)
-end
-if key then redis.call('HSET', name, 'key', key) end
+local fence = grant(room, session, record, asked, hit, mine)
 if queued then leave_queue(room, names, turn) end
 if hit then return { 'hit', fence, record.generation } end
 return { 'build', fence, read_snapshot(room, session, signature) }

@@ -9,7 +9,7 @@
 -- Returns  for each copy 'keep' | 'soft' | 'hard' : release it that way
 -- Errors   UNKNOWNWORKER : join first
 -- Events   'adopted'; 'moved' or 'lost' of a copy with a lower fence
--- include: lib/count_turn
+-- include: lib/count
 -- include: lib/drop
 -- include: lib/enter
 -- include: lib/grace
@@ -48,7 +48,7 @@ local function adopt(session, generation, signature, state, turn, fence, key, st
   local now = string.format('%.0f', room.ms)
   if turn ~= '' then
     take_leases(room, session, key, room.ms + lease)
-    count_turn(room, worker, 1)
+    count_turn(room, worker, 1, state)
     redis.call('HSET', prefix .. 'session:' .. session, 'turn', turn, 'lease', lease, 'since', now)
     if key then redis.call('HSET', prefix .. 'session:' .. session, 'key', key) end
   elseif stamped == '1' then

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from coordinator.limits import Limits
 from coordinator.scripts import Script
+from coordinator.settings import Settings
 from workers.engine import Engine
 from workers.lifecycle import Lifecycle
 from workers.signals import DrainOnTerminate
@@ -44,6 +45,15 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
     @property
     def id(self) -> str:
         return self._engine.worker
+
+    @property
+    def instance(self) -> str:
+        """Which start of the worker this is: `SessionElsewhere` says which one it means."""
+        return self._engine.instance
+
+    @property
+    def settings(self) -> Settings:
+        return self._engine.settings
 
     @property
     def draining(self) -> bool:

@@ -120,7 +120,7 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[Granted, Copy
                 copy = None
             if isinstance(reply, Elsewhere):
                 asked = before
-                raise SessionElsewhere(reply.worker, reply.address, new_delivery(reply.at))
+                raise SessionElsewhere(reply.worker, reply.address, new_delivery(reply.at), reply.instance)
             if isinstance(reply, (Answered, Died)):  # and our place in line is given up
                 asked = False
                 if isinstance(reply, Answered):

@@ -1,21 +1,22 @@
 -- include: lib/serves
 
--- Where a session goes that nobody holds: to the worker with most room under its cap, then to the one with the fewest
--- turns. Looks at the eight whose heartbeats are the latest and at `asking`, which also wins a tie; nil: none takes it.
+-- Where a session goes that nobody holds: to the worker with most room under its cap (what is being built there takes
+-- some, too), then to the one with the fewest turns. Looks at the eight whose heartbeats are the latest and at `asking`, which also wins a tie; nil: none takes it.
 local function place_session(room, asking)
   local names = redis.call('ZREVRANGE', room.prefix .. 'workers', 0, 7)
   local set = redis.call('HGET', room.prefix .. 'settings', 'worker')
   local best, where, most, fewest
   local function look_at(worker, wins_tie)
-    local address, own = serves(room, worker)
-    if not address or (address == '' and worker ~= asking) then return end
-    local cap = own
+    local there = serves(room, worker)
+    if not there or (there.address == '' and worker ~= asking) then return end
+    local cap = there.cap
     if set then cap = tonumber(set) end
-    local free = (cap or 2 ^ 40) - redis.call('ZCARD', room.prefix .. 'held:' .. worker)
-    local turns = tonumber(redis.call('ZSCORE', room.prefix .. 'turns', worker) or 0)
+    local function counted(what) return tonumber(redis.call('ZSCORE', room.prefix .. what, worker) or 0) end
+    local free = (cap or 2 ^ 40) - redis.call('ZCARD', room.prefix .. 'held:' .. worker) - counted('building')
+    local turns = counted('turns')
     local tie = best and free == most and turns == fewest
     if not best or free > most or (free == most and turns < fewest) or (tie and wins_tie) then
-      best, where, most, fewest = worker, address, free, turns
+      best, where, most, fewest = worker, there, free, turns
     end
   end
   for i = 1, #names do look_at(names[(i + room.us) % #names + 1], false) end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import time
@@ -15,8 +16,11 @@ from support import wait_until
 from support.proxy import Proxy
 from support.replicas import Replica, Street, at_once, is_problem
 
+from coordinator.errors import SessionElsewhere
 from workers.gateway import hops
 from workers.gateway.app import event
+from workers.gateway.exchange import Exchange
+from workers.gateway.requests import Message
 
 ODD = "one\u2028two\u2029three\x85four\r\nfive\n\nevent: end\ndata: {}\n\n🙂"
 
@@ -124,6 +128,63 @@ def test_a_cold_session_goes_where_most_room_is(street: Street) -> None:
     assert sorted(homes.count(replica.worker) for replica in (one, other, third)) == [10, 10, 10]
     assert all(answer["forwarded"] is (answer["worker"] != one.worker) for answer in answers)
     assert len(street.notes("build")) == 30
+
+
+def test_cold_sessions_that_come_at_once_go_to_different_replicas(street: Street) -> None:
+    """What is being built takes room: else the emptiest replica would get all of them."""
+    fleet = street.open(3, limit_worker=20)
+    config = {"model": "m", "build": 3.0}
+    homes = [replica.turn(f"warm{number}").json()["worker"] for number, replica in enumerate(fleet[:2])]
+    calls = [lambda n=n: fleet[n % 3].turn(f"s{n}", config=config).json() for n in range(10)]
+    homes += [answer["worker"] for answer in at_once(*calls)]
+    assert [homes.count(replica.worker) for replica in fleet] == [4, 4, 4]
+
+
+def test_a_message_interrupts_one_turn_wherever_it_ends_up(street: Street) -> None:
+    """It stops the turn that it meets, and not the one that stood in line before it when its replica goes."""
+    one, other = street.open(2)
+    one.turn("s")
+    config = {"model": "m", "polite": False, "voice": "text"}  # asked to stop, it ends when it ends
+    results = at_once(
+        lambda: one.turn("s", "/sleep 2", config=config),
+        lambda: other.turn("s", "/sleep 3"),
+        lambda: other.turn("s", "now me", on_busy="interrupt"),
+        lambda: one.signal(signal.SIGTERM),
+    )
+    assert [answer.status_code for answer in results[:3]] == [200, 200, 200], [answer.text for answer in results[:3]]
+    assert [answer.json()["reply"] for answer in results[1:3]] == ["slept", "now me"]
+    assert begun(street, "s")[1:] == ["/sleep 2", "/sleep 3", "now me"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "never_ran"),
+    [
+        (503, {"code": "draining", "detail": ""}, True),
+        (421, {"code": "misdirected", "detail": ""}, True),
+        (200, [("error", {"code": "draining", "detail": ""})], True),
+        (200, [("turn", {"fence": 7}), ("error", {"code": "draining", "detail": ""})], False),
+        (200, [], False),
+        (503, {"code": "unavailable", "detail": ""}, False),
+        (502, "what?", False),
+        (502, {"error": "no replica's words"}, False),
+    ],
+)
+async def test_what_never_ran_there_is_another_delivery_here(status: int, said: Any, never_ran: bool) -> None:
+    """However long it waited there: of a delivery it is known for a minute only which turn it had."""
+
+    async def there(request: httpx.Request) -> httpx.Response:
+        events = b"".join(event(name, value) for name, value in said) if status == 200 else json.dumps(said).encode()
+        return httpx.Response(status, content=events)
+
+    neighbours = hops.Neighbours("here", "", 5.0)
+    await neighbours.close()
+    neighbours._client = httpx.AsyncClient(transport=httpx.MockTransport(there))
+    exchange, begun = Exchange(), list[int]()
+    to = SessionElsewhere("there", "http://there", "0" * 28, "1")
+    answer = await neighbours.forward(Message("s", "x", on_busy="interrupt"), to, 1.0, exchange, begun.append)
+    await neighbours.close()
+    assert answer == hops.Untaken(never_ran)
+    assert exchange.interrupted is (status != 421)
 
 
 def test_without_affinity_a_session_is_where_its_message_arrives(street: Street) -> None:
@@ -288,7 +349,8 @@ def test_replicas_that_share_no_secret_do_not_serve_each_other(street: Street) -
 @pytest.mark.parametrize("token", ["", "fleet"])
 def test_a_forged_hop_runs_nothing(street: Street, token: str) -> None:
     [one] = street.open(token=token)
-    hop = f"nobody {one.worker} {'0' * 28} 1000"
+    instance = street.redis.hget(street.key(f"worker:{one.worker}"), "instance")
+    hop = f"nobody {one.worker} {instance} {'0' * 28} 1000 0"
     right = {"Greenroom-Token": token} if token else {}
     for headers, status, code in (
         ({"Greenroom-Token": "wrong"}, 403, "forbidden"),
@@ -299,6 +361,7 @@ def test_a_forged_hop_runs_nothing(street: Street, token: str) -> None:
         ({"Greenroom-Hop": ""} | right, 400, "invalid-request"),
         ({"Greenroom-Hop": hop + "0" * 20} | right, 400, "invalid-request"),
         ({"Greenroom-Hop": hop.replace(one.worker, "another")} | right, 421, "misdirected"),
+        ({"Greenroom-Hop": hop.replace(instance, "0" * len(instance))} | right, 421, "misdirected"),
         ({"Greenroom-Hop": hop} | right, 503, "turn-lost"),  # a delivery that is far too old
     ):
         if headers is not None:

@@ -26,8 +26,6 @@ from workers.gateway.command import ECHO
 def test_answers_in_every_form_an_agent_may_have(street: Street) -> None:
     [one] = street.open()
     for voice in VOICES:
-        if voice == "wrong":
-            continue
         config = {"model": voice, "voice": voice}
         first = one.turn(voice, "/drip 3", config=config)
         assert first.status_code == 200, first.text
@@ -260,6 +258,56 @@ def test_an_agent_that_cannot_stop_is_stopped(street: Street, voice: str) -> Non
     )
     is_problem(stopped, 409, "interrupted")
     assert (after.json()["reply"], after.json()["fresh"]) == ("now me", False)
+
+
+@pytest.mark.parametrize("polite", [True, False])
+def test_a_turn_that_waits_for_a_thread_can_be_stopped(street: Street, polite: bool) -> None:
+    [one] = street.open(run_threads=1)
+    config = {"model": "m", "voice": "text", "polite": polite}
+    slow, stopped, after = at_once(
+        lambda: one.turn("a", "/sleep 2", config=config),
+        lambda: one.turn("b", "/sleep 20", config=config),
+        lambda: one.turn("b", "me", config=config, on_busy="interrupt"),
+    )
+    assert (slow.json()["reply"], after.json()["reply"]) == ("slept", "me")
+    is_problem(stopped, 409, "interrupted")
+    assert [note["message"] for note in street.notes("begin")] == ["/sleep 2", "me"]
+
+
+def test_an_agent_that_cancels_itself_was_not_interrupted(street: Street) -> None:
+    [one] = street.open()
+    is_problem(one.turn("s", config={"model": "m", "voice": "oneself"}), 500, "agent-failed")
+    assert one.turn("s").status_code == 200
+
+
+@pytest.mark.parametrize("voice", ["flood", "whole"])
+@pytest.mark.parametrize("polite", [True, False])
+def test_a_reply_has_an_end(street: Street, voice: str, polite: bool) -> None:
+    [one] = street.open(reply_limit=50_000)
+    config = {"model": "m", "voice": voice, "polite": polite}
+    body = is_problem(one.turn("s", "50001", config=config), 500, "agent-failed")
+    assert "ReplyTooLong" in body["detail"]
+    if voice == "whole":
+        assert one.turn("s", "50000", config=config).json()["reply"] == "x" * 50_000
+    assert street.redis.zcard(street.key("leases")) == 0
+
+
+def test_an_agent_is_one_sessions_own(street: Street) -> None:
+    [one] = street.open()
+    config = {"model": "m", "shared": True}
+    first, second = at_once(
+        lambda: one.turn("a", "/sleep 1", config=config), lambda: one.turn("b", "hello", config=config)
+    )
+    assert first.json()["reply"] == "slept"
+    assert "one of its own" in is_problem(second, 500, "build-failed")["detail"]
+
+
+def test_a_body_that_is_lost_with_an_upgrade_is_told(street: Street) -> None:
+    """A client that would like to speak HTTP/2 leaves its body where no HTTP/1.1 server looks for it."""
+    [one] = street.open()
+    headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAARAAAAAAAIAAAAA"}
+    assert "Upgrade header" in is_problem(one.turn("s", headers=headers), 400, "invalid-request")["detail"]
+    assert street.notes("begin") == []
 
 
 @pytest.mark.parametrize("policy", ["finish", "interrupt"])

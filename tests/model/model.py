@@ -269,14 +269,14 @@ class Room:
         doomed = copy is not None and copy.lease is not None and not self.left(copy)
         mine = copy is not None and copy.worker == worker and not doomed  # a doomed copy is nobody's
         if affinity and copy and copy.worker != worker and self._serves(copy.worker):
-            return Elsewhere(copy.worker, self.workers[copy.worker].about["address"], self.ms)
+            return Elsewhere(copy.worker, *self._place(copy.worker), self.ms)
         if not (copy and mine and copy.generation == generation):
             if worker not in self.workers:
                 raise Refused("UNKNOWNWORKER")
             held = mine or (copy and copy.worker != worker and self._serves(copy.worker))
             leaves = not mine and self.workers[worker].state == "draining"
             if place and not held and (leaves or turn not in self.waiters) and (best := self._best(worker)):
-                return Elsewhere(best, self.workers[best].about["address"], self.ms)
+                return Elsewhere(best, *self._place(best), self.ms)
             if leaves:
                 raise Refused("DRAINING")
 
@@ -366,19 +366,29 @@ class Room:
     def _best(self, asking: str) -> str:
         """Where there is more room than at whoever asks, '' if nowhere: by room under the cap, then by turns. Three
         workers are all looked at; of those that are alike it depends on the time which one it is."""
-        turns, names = self.turns(), sorted(self.workers, key=lambda name: (self.workers[name].expiry, name))
+        turns, building = self.turns(), self.building()
+        names = sorted(self.workers, key=lambda name: (self.workers[name].expiry, name))
         names.reverse()
 
         def load(worker: str) -> tuple[int, int]:
             cap = self.limit("worker", self.workers[worker].about["cap"] or None)
-            return len(self.held(worker)) - (2**40 if cap is None else int(cap)), turns.get(worker, 0)
+            return len(self.held(worker)) + building.get(worker, 0) - (2**40 if cap is None else int(cap)), turns.get(
+                worker, 0
+            )
 
         turned = [names[(i + self.now) % len(names)] for i in range(1, len(names) + 1)]
         best = min((name for name in turned if self._serves(name)), key=load, default="")
         return "" if not best or (self._serves(asking) and load(asking) == load(best)) else best
 
+    def _place(self, worker: str) -> tuple[str, str]:
+        about = self.workers[worker].about
+        return about["address"], about["instance"]
+
     def turns(self) -> dict[str, int]:
         return dict(Counter(copy.worker for copy in self.copies.values() if copy.lease))
+
+    def building(self) -> dict[str, int]:
+        return dict(Counter(copy.worker for copy in self.copies.values() if copy.lease and copy.state == "building"))
 
     # -- messages that may come twice (H18) ----------------------------------------------------------------------
 
@@ -733,6 +743,7 @@ class Room:
             "aliases": {c.lease.key: s for s, c in self.copies.items() if c.lease and c.lease.key},
             "signatures": dict(Counter(copy.signature for copy in live.values())),
             "turns": self.turns(),
+            "building": self.building(),
             "workers": {name: worker.expiry for name, worker in self.workers.items()},
             "settings": self.settings,
             "counters": {name: str(count) for name, count in self.counters.items() if count},

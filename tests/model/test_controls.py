@@ -309,17 +309,32 @@ local queued = false
     Control(
         "a turn is counted for ever",
         "lib/free",
-        (("  count_turn(room, record.worker, -1)\n", ""),),
+        (("  count_turn(room, record.worker, -1, record.state)\n", ""),),
     ),
     Control(
         "a turn that is claimed again is not counted",
         "claim",
-        (("    count_turn(room, worker, 1)\n", ""),),
+        (("    count_turn(room, worker, 1, state)\n", ""),),
+    ),
+    Control(
+        "an agent that was built is counted as one that is being built",
+        "commit",
+        (("count(room, 'building', record.worker, -1)\n", ""),),
+    ),
+    Control(
+        "a build that failed is counted for ever",
+        "lib/free",
+        (("-1, record.state)", "-1, 'live')"),),
+    ),
+    Control(
+        "an agent that is being built takes no room",
+        "lib/place",
+        ((" - counted('building')", ""),),
     ),
     Control(
         "a cold session goes to a worker that is draining, or dead",
         "lib/serves",
-        (("if about[1] == 'up' and is_alive(room, worker) then", "if about[1] then"),),
+        (("if about[1] ~= 'up' or not is_alive(room, worker) then", "if not about[1] then"),),
     ),
     Control(
         "a cold session goes where there is least room",
@@ -348,7 +363,7 @@ local queued = false
     ),
     Control(  # B26
         "a begin leaves the session to the idle sweep",
-        "begin",
+        "lib/grant",
         (("  redis.call('ZREM', prefix .. 'activity', session)\n", ""),),
     ),
 )

@@ -157,13 +157,41 @@ def _polite(kind: type[Singer]) -> type[Singer]:
     return type(f"Polite{kind.__name__}", (kind,), {"interrupt": lambda self: self._stop.set()})
 
 
-VOICES = {kind.__name__.lower(): kind for kind in (Pieces, Text, Flow, Later, Lazy, Wrong, Abrupt, Abruptly, Halfway)}
+class Oneself(Singer):
+    """Cancels itself."""
+
+    async def run(self, message: str) -> str:
+        raise asyncio.CancelledError
+
+
+class Flood(Singer):
+    """Never ends by itself."""
+
+    def run(self, message: str) -> Iterator[str]:
+        note("begin", self.session, message=message)
+        while not self._stop.is_set():
+            yield "x" * 1000
+
+
+class Whole(Singer):
+    """All at once."""
+
+    def run(self, message: str) -> str:
+        return "x" * int(message)
+
+
+SHARED = Later(BuildRequest("anybody", None, "", None, 0))
+VOICES = {kind.__name__.lower(): kind for kind in (Pieces, Text, Flow, Later, Lazy)}
+_ODD = {kind.__name__.lower(): kind for kind in (Wrong, Abrupt, Abruptly, Halfway, Oneself, Flood, Whole)}
 
 
 def build(request: BuildRequest) -> Singer:
     config = request.config or {}
     if config.get("model") == "broken":
         raise getattr(builtins, config.get("raises", "RuntimeError"))("secret: no such model")
-    kind = VOICES[config.get("voice", "flow")]
+    kind = (VOICES | _ODD)[config.get("voice", "flow")]
     note("build", request.session)
+    time.sleep(config.get("build", 0.0))
+    if config.get("shared"):
+        return SHARED
     return (_polite(kind) if config.get("polite", True) else kind)(request)

@@ -150,7 +150,7 @@ class Street:
         self.redis.close()
 
 
-def at_once(*calls: Any) -> list[Any]:
+def at_once(*calls: Any, apart: float = 0.15) -> list[Any]:
     """Make calls in threads of their own, each a little after the one before; what they return."""
     results: list[Any] = [None] * len(calls)
 
@@ -163,7 +163,7 @@ def at_once(*calls: Any) -> list[Any]:
     threads = [threading.Thread(target=call, args=(place,)) for place in range(len(calls))]
     for thread in threads:
         thread.start()
-        time.sleep(0.15)
+        time.sleep(apart)
     for thread in threads:
         thread.join()
     return results

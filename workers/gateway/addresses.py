@@ -53,11 +53,6 @@ def reachable(host: str, settings: Settings) -> str:
         client.close()
 
 
-def is_loopback(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
-
-
 def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 

@@ -27,7 +27,7 @@ SESSIONS = "/v1/sessions/"
 BEGIN_AFTER = 1.0
 #: So often a stream that has nothing to say shows that it lives.
 ALIVE_EVERY = 5.0
-ALIVE_FOR_REPLICAS = 1.0
+ALIVE_FOR_REPLICAS = 0.5
 
 
 def application(gateway: Gateway) -> ASGIApp:
@@ -36,7 +36,7 @@ def application(gateway: Gateway) -> ASGIApp:
     async def session(request: Request) -> Response:
         """Everything under /v1/sessions/."""
         name, turns = target(request)
-        hop = hop_of(request.headers, gateway.settings.token, gateway.worker.id)
+        hop = hop_of(request.headers, gateway.settings.token, gateway.worker.id, gateway.worker.instance)
         match request.method, turns:
             case "POST", True:
                 message = await message_of(name, request, gateway.settings)
@@ -124,7 +124,7 @@ def event(name: str, value: Any) -> bytes:
 class TurnResponse(Response):
     """The answer to one message: JSON, or events while the agent speaks. Watches for a client that goes away."""
 
-    alive_every = ALIVE_EVERY
+    begin_after, alive_every = BEGIN_AFTER, ALIVE_EVERY
 
     def __init__(self, exchange: Exchange, streamed: bool) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class TurnResponse(Response):
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._streamed:
-            await self._exchange.grown(BEGIN_AFTER)
+            await self._exchange.grown(self.begin_after)
             if self._exchange.pieces or not self._exchange.problem:
                 await self._stream(send)
                 return
@@ -188,7 +188,7 @@ class TurnResponse(Response):
 class HopResponse(TurnResponse):
     """The answer to a message that another replica passed on: events, with what its own client need not be told."""
 
-    alive_every = ALIVE_FOR_REPLICAS
+    begin_after = alive_every = ALIVE_FOR_REPLICAS
     _told = False
 
     def __init__(self, exchange: Exchange) -> None:

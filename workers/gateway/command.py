@@ -15,9 +15,7 @@ from typing import Any
 from coordinator.cli.command import ROOM, BadUsage, Subparsers, add_command
 from coordinator.clients import sync_client
 from coordinator.settings import Settings, limits_from
-from workers.gateway.addresses import bracketed, checked_address, is_loopback, listen, port_number, reachable
-
-logger = logging.getLogger("greenroom.gateway")
+from workers.gateway.addresses import bracketed, checked_address, listen, port_number, reachable
 
 ECHO = "workers.gateway.echo:build"
 
@@ -97,8 +95,6 @@ def main(options: argparse.Namespace) -> int:
         stream=sys.stderr,
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for each message that is passed on
-    if not settings.token and not is_loopback(address):
-        logger.warning("GREENROOM_TOKEN is not set: whoever reaches this replica can pass for another one")
     gateway = Gateway(
         build,
         settings,

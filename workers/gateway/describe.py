@@ -116,6 +116,13 @@ def document() -> dict[str, Any]:
                     "responses": {"200": _json("yes", _ref("Ready")), "503": _json("not now", _ref("Ready"))},
                 }
             },
+            "/openapi.json": {"get": {"summary": "This document", "responses": {"200": _json("the document", plain)}}},
+            "/docs": {
+                "get": {
+                    "summary": "This document as a page",
+                    "responses": {"200": {"description": "a page", "content": {"text/html": {"schema": _TEXT}}}},
+                }
+            },
             "/metrics": {
                 "get": {
                     "summary": "Numbers for Prometheus",

@@ -21,6 +21,7 @@ class Exchange:
         self.answer: dict[str, Any] | None = None
         self.problem: Problem | None = None
         self.fence = 0  #: of the turn that a message which was passed on has here
+        self.interrupted = False  #: the turn that was in the message's way has been asked to stop
         self.replayed = False  #: the answer is that of an earlier delivery of the message
         self.on_leave: Callable[[], object] | None = None  #: what to do when the client is gone
         self._grown = asyncio.Event()

@@ -15,7 +15,7 @@ from typing import Any, Self
 from coordinator.errors import GreenroomError, LeaseLost, MessageAnswered, SessionBusy, SessionElsewhere
 from workers.aio import AsyncTurn, AsyncWorker
 from workers.gateway.exchange import Exchange
-from workers.gateway.hops import Hop, Neighbours
+from workers.gateway.hops import Hop, Neighbours, Untaken
 from workers.gateway.performance import Performance
 from workers.gateway.problems import Interrupted, Problem, problem_of
 from workers.gateway.requests import Message
@@ -27,17 +27,17 @@ logger = logging.getLogger("greenroom.gateway")
 
 
 class Stopping(Lifecycle):
-    """An agent that does not know `interrupt` is stopped by taking no more of its pieces."""
+    """An agent that does not know `interrupt`, or was not asked yet, is stopped by taking no more of its pieces."""
 
     def __init__(self) -> None:
         self.running: dict[int, Performance] = {}  # by the agent's id(): it may not be hashable
 
     def interrupt(self, agent: Any) -> Any:
-        if callable(getattr(agent, "interrupt", None)):
-            return super().interrupt(agent)
-        if performance := self.running.get(id(agent)):
+        performance = self.running.get(id(agent))
+        if performance and (performance.waits or not callable(getattr(agent, "interrupt", None))):
             performance.stop()
-        return None
+            return None
+        return super().interrupt(agent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,7 @@ class Gateway:
         """A turn where the agent is, or where the session is to go; here if that is here, or nothing is heard of it."""
         wait = self.settings.wait
         if hop:
+            exchange.interrupted = hop.interrupted
             wanted = Wanted(min(wait, hop.wait), hop=True, affinity=True, delivery=hop.delivery)
             return await self._turn(message, exchange, wanted)
         until = time.monotonic() + wait
@@ -133,15 +134,16 @@ class Gateway:
             except SessionElsewhere as elsewhere:
                 left = max(0.0, until - time.monotonic())
                 if self._neighbours.reachable(elsewhere):
-                    if answer := await self._forward(message, elsewhere, left, exchange):
+                    answer = await self._forward(message, elsewhere, left, exchange)
+                    if not isinstance(answer, Untaken):
                         return answer
-                    left = max(0.0, until - time.monotonic())
-                    wanted = Wanted(left, delivery=elsewhere.delivery)
+                    delivery = None if answer.never_ran else elsewhere.delivery
+                    wanted = Wanted(max(0.0, until - time.monotonic()), delivery=delivery)
         return await self._turn(message, exchange, wanted)
 
     async def _forward(
         self, message: Message, elsewhere: SessionElsewhere, wait: float, exchange: Exchange
-    ) -> dict[str, Any] | None:
+    ) -> dict[str, Any] | Untaken:
         distant: list[Distant] = []
 
         def began(fence: int) -> None:
@@ -157,14 +159,15 @@ class Gateway:
 
     async def _turn(self, message: Message, exchange: Exchange, wanted: Wanted) -> dict[str, Any]:
         """A turn now, or when those before it are over; what it does with one that runs is `on_busy`."""
-        if message.on_busy != "wait":
+        if message.on_busy == "reject" or (message.on_busy == "interrupt" and not exchange.interrupted):
             try:
                 return await self._perform(message, exchange, replace(wanted, wait=0.0))
             except SessionBusy as busy:
                 if busy.why != "repeat":  # its own turn is not in its way
                     if message.on_busy == "reject":
                         raise
-                    if busy.fence:
+                    if busy.fence:  # only the turn that it meets when it comes, and none that waited before it
+                        exchange.interrupted = True
                         await self.worker.interrupt(message.session, busy.fence)
         while True:
             try:
@@ -189,15 +192,17 @@ class Gateway:
             if exchange.pieces:  # of a turn elsewhere, which Redis has forgotten: part of it is said already
                 raise LeaseLost("the turn that this message had is gone without an answer")
             await self._run(turn, message, exchange, wanted)
+            reply = "".join(exchange.pieces)
             answer = {
-                "reply": "".join(exchange.pieces),
+                "reply": reply,
                 "session": message.session,
                 "worker": self.worker.id,
                 "fence": turn.fence,
                 "fresh": turn.fresh,
                 "forwarded": wanted.hop,
             }
-            turn.answer = json.dumps([message.digest, answer])
+            if len(reply) <= self.worker.settings.answer_limit:
+                turn.answer = json.dumps([message.digest, answer])
         return answer
 
     def _replay(self, message: Message, kept: str, exchange: Exchange) -> None:
@@ -217,7 +222,10 @@ class Gateway:
 
     async def _run(self, turn: AsyncTurn, message: Message, exchange: Exchange, wanted: Wanted) -> None:
         agent = turn.agent
-        performance = self._lifecycle.running[id(agent)] = Performance(exchange.say, self._threads)
+        if id(agent) in self._lifecycle.running:
+            raise Problem("build-failed", "the builder gave two sessions one agent; each needs one of its own")
+        limit = self.settings.reply_limit
+        performance = self._lifecycle.running[id(agent)] = Performance(exchange.say, self._threads, limit)
         if wanted.hop:
             exchange.begin(turn.fence)
             exchange.on_leave = None  # not the client has gone: of that one the other replica knows

@@ -28,11 +28,13 @@ from workers.gateway.requests import EVENTS, KEY, Message
 
 logger = logging.getLogger("greenroom.gateway")
 
-#: What a replica says of a message that it passes on: who to whom, which delivery, and how many ms it may wait.
+#: What a replica says of a message that it passes on: who to whom (the worker, and which start of it: that is known to
+#: Redis only), which delivery, how many ms it may wait, and whether the turn in its way was asked to stop already.
 HOP = "Greenroom-Hop"
 #: The secret between replicas.
 TOKEN = "Greenroom-Token"
-_HOP = re.compile("([A-Za-z0-9_.:-]{1,128}) ([A-Za-z0-9_.:-]{1,128}) ([0-9a-f]{28}) ([0-9]{1,9})")
+_NAME = "([A-Za-z0-9_.:-]{1,128})"
+_HOP = re.compile(f"{_NAME} {_NAME} ([0-9a-f]{{1,64}}) ([0-9a-f]{{28}}) ([0-9]{{1,9}}) ([01])")
 
 CONNECT_FOR = 1.0
 #: Shorter than a replica keeps a connection, so that none is closed under a new message.
@@ -51,14 +53,24 @@ class Hop:
 
     sender: str
     receiver: str
+    instance: str
     delivery: str
     wait: float  #: seconds
+    interrupted: bool
 
     def header(self) -> str:
-        return f"{self.sender} {self.receiver} {self.delivery} {math.ceil(self.wait * 1000)}"
+        wait, interrupted = math.ceil(self.wait * 1000), int(self.interrupted)
+        return f"{self.sender} {self.receiver} {self.instance} {self.delivery} {wait} {interrupted}"
 
 
-def hop_of(headers: Headers, token: str, worker: str) -> Hop | None:
+@dataclass(frozen=True, slots=True)
+class Untaken:
+    """The other replica gave no answer that is the message's."""
+
+    never_ran: bool  #: nothing of it ran there: it said so
+
+
+def hop_of(headers: Headers, token: str, worker: str, instance: str) -> Hop | None:
     """Whether another replica passes this request on. A Problem if only somebody says so, or if it is not for us."""
     hops, tokens = headers.getlist(HOP), headers.getlist(TOKEN)
     if not hops and not tokens:
@@ -67,10 +79,12 @@ def hop_of(headers: Headers, token: str, worker: str) -> Hop | None:
         raise Problem("forbidden", f"{HOP} and {TOKEN} are for replicas that share a GREENROOM_TOKEN")
     found = _HOP.fullmatch(",".join(hops))
     if not found:
-        raise Problem("invalid-request", f"{HOP} is one header: from, to, delivery and ms")
-    hop = Hop(found[1], found[2], found[3], int(found[4]) / 1000)
+        raise Problem("invalid-request", f"{HOP} is one header: from, to, its instance, delivery, ms and 0 or 1")
+    hop = Hop(found[1], found[2], found[3], found[4], int(found[5]) / 1000, found[6] == "1")
     if hop.receiver != worker:
         raise Problem("misdirected", f"this is {worker}, not {hop.receiver}: check what is advertised")
+    if not hmac.compare_digest(hop.instance, instance):
+        raise Problem("misdirected", f"this is another {worker} than the one that is meant")
     return hop
 
 
@@ -104,27 +118,32 @@ class Neighbours:
         wait: float,
         exchange: Exchange,
         began: Callable[[int], object],
-    ) -> dict[str, Any] | None:
-        """The answer that a turn there gives, its pieces said as they come; None if nothing final was heard. A Problem
-        that is the message's is raised. `began` is told the turn's fence."""
-        hop = Hop(self._worker, elsewhere.worker, elsewhere.delivery, wait)
+    ) -> dict[str, Any] | Untaken:
+        """The answer that a turn there gives, its pieces said as they come; Untaken if nothing final was heard. A
+        Problem that is the message's is raised. `began` is told the turn's fence."""
+        to = elsewhere.worker
+        hop = Hop(self._worker, to, elsewhere.instance, elsewhere.delivery, wait, exchange.interrupted)
         headers = self._headers | {HOP: hop.header()} | ({KEY: message.key} if message.key else {})
         url = f"{elsewhere.address.rstrip('/')}/v1/sessions/{quote(message.session, safe='')}/turns"
         last: tuple[str, Any] = ("", None)
+        ran = False
         try:
             async with self._client.stream("POST", url, content=message.body, headers=headers) as response:
+                # It was asked to begin a turn, and did what `on_busy` says.
+                exchange.interrupted |= message.on_busy == "interrupt" and response.status_code != 421
                 if response.status_code != 200:
                     await response.aread()
                     last = ("error", response.json())
                 async with aclosing(_events(response)) as events:
                     async for name, value in events:  # to the end, so that the connection can be used again
                         if name == "turn":
+                            ran = True
                             began(value["fence"])
                         elif name == "piece":
                             exchange.say(value["piece"])
                         else:
                             last = (name, value)
-            why = "the answer has no end"
+            why = "the answer is none of a replica's" if last[0] else "the answer has no end"
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
             why = str(error) or type(error).__name__
         name, value = last
@@ -133,13 +152,13 @@ class Neighbours:
                 raise problem
             if problem.kind in NOT_AT_HOME:
                 logger.info("%s does not take a message: %s", elsewhere.worker, problem)
-                return None
+                return Untaken(never_ran=not ran)
             why = str(problem)
-        elif name:
+        elif name in ("end", "replayed") and isinstance(value, dict):
             exchange.replayed = name == "replayed"
-            return dict(value)
+            return value
         self._avoid(elsewhere.worker, why)
-        return None
+        return Untaken(never_ran=False)
 
     def _avoid(self, worker: str, why: str) -> None:
         """Its sessions move here when messages come for them."""

@@ -14,17 +14,19 @@ from concurrent.futures import Executor
 from typing import Any
 
 from workers.aio import whole
-from workers.gateway.problems import AgentFailed, Interrupted
+from workers.gateway.problems import AgentFailed, Interrupted, ReplyTooLong
 
 
 class Performance:
-    """One call of an agent's `run`. `say` is called on the event loop, with each piece."""
+    """One call of an agent's `run`. `say` is called on the event loop, with each piece; `limit`: how many characters it
+    may say."""
 
-    def __init__(self, say: Callable[[str], None], threads: Executor) -> None:
-        self._say, self._threads = say, threads
+    def __init__(self, say: Callable[[str], None], threads: Executor, limit: int) -> None:
+        self._heard, self._threads, self._left = say, threads, limit
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self.waits = True  #: for a thread: nothing was asked of the agent yet
 
     async def run(self, agent: Any, message: str, offered: dict[str, Any]) -> None:
         """Until the agent has said all, also when the caller is cancelled: it must not be released while it runs.
@@ -32,10 +34,17 @@ class Performance:
         self._task = asyncio.create_task(self._run(agent, message, offered))
         try:
             await whole(self._task, self.stop)
-        except asyncio.CancelledError:
-            if not self._caller_cancelled():
-                raise Interrupted from None
-            raise
+        except asyncio.CancelledError as error:
+            if self._caller_cancelled():
+                raise
+            if not self._stopped:
+                raise AgentFailed(error) from error
+        except Interrupted:
+            pass
+        else:
+            if self._left >= 0:
+                return
+        raise AgentFailed(ReplyTooLong()) if self._left < 0 else Interrupted()
 
     def stop(self) -> None:
         """Take no more pieces. May be called from any thread."""
@@ -47,6 +56,13 @@ class Performance:
         if self._task:
             self._task.cancel()
 
+    def _say(self, piece: str) -> None:
+        self._left -= len(piece)
+        if self._left >= 0:
+            self._heard(piece)
+        else:
+            self.stop()
+
     @staticmethod
     def _caller_cancelled() -> bool:
         task = asyncio.current_task()
@@ -57,6 +73,7 @@ class Performance:
             run = agent.run
             options = _accepted(run, offered)
             if inspect.iscoroutinefunction(run) or inspect.isasyncgenfunction(run):
+                self.waits = False
                 result = run(message, **options)
             else:
                 result = await self._threaded(run, message, options)
@@ -76,10 +93,12 @@ class Performance:
     async def _threaded(self, run: Callable[..., Any], message: str, options: dict[str, Any]) -> Any:
         """A thread cannot be cancelled: it sees by itself that it is to stop, and is waited for."""
         context = contextvars.copy_context()
-        call = self._loop.run_in_executor(self._threads, context.run, self._in_thread, run, message, options)
+        job = self._threads.submit(context.run, self._in_thread, run, message, options)
         with contextlib.suppress(asyncio.CancelledError):
-            await whole(call)
-        result = call.result()
+            await whole(asyncio.wrap_future(job), job.cancel)  # what waits for a thread is cancelled
+        if job.cancelled():
+            raise Interrupted
+        result = job.result()
         if self._stopped and not isinstance(result, str):
             if inspect.iscoroutine(result):
                 result.close()
@@ -104,6 +123,7 @@ class Performance:
             raise AgentFailed(error) from error
 
     def _called(self, run: Callable[..., Any], message: str, options: dict[str, Any]) -> Any:
+        self.waits = False
         result = run(message, **options)
         if isinstance(result, str) or inspect.isawaitable(result) or not isinstance(result, Iterable):
             return result

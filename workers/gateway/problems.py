@@ -66,6 +66,10 @@ class AgentFailed(Exception):
         super().__init__(f"the agent raised {type(cause).__name__}")
 
 
+class ReplyTooLong(Exception):
+    """The agent said more than a reply may have."""
+
+
 class Interrupted(Exception):
     """The turn was asked to stop, and its agent cannot stop by itself."""
 

@@ -66,6 +66,8 @@ async def message_of(session: str, request: Request, settings: GatewaySettings) 
     if kind != "application/json":
         raise Problem("unsupported-media-type", "the body has to be application/json")
     raw = await _body(request, settings)
+    if not raw and "upgrade" in request.headers:
+        _wrong("this is an HTTP/1.1 server, and a body that comes with an Upgrade header is not read")
     body = _fields(raw)
     if unknown := sorted(body.keys() - set(_FIELDS)):
         _wrong(f"unknown field {ascii(unknown[0])[:40]}: one of {', '.join(_FIELDS)}")
