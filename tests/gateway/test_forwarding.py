@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -180,8 +181,8 @@ async def test_what_never_ran_there_is_another_delivery_here(status: int, said: 
     await neighbours.close()
     neighbours._client = httpx.AsyncClient(transport=httpx.MockTransport(there))
     exchange, begun = Exchange(), list[int]()
-    to = SessionElsewhere("there", "http://there", "0" * 28, "1")
-    answer = await neighbours.forward(Message("s", "x", on_busy="interrupt"), to, 1.0, exchange, begun.append)
+    to = SessionElsewhere("there", "http://there", instance="1")
+    answer = await neighbours.forward(Message("s", "x", on_busy="interrupt"), to, "0" * 28, 1.0, exchange, begun.append)
     await neighbours.close()
     assert answer == hops.Untaken(never_ran)
     assert exchange.interrupted is (status != 421)
@@ -324,6 +325,33 @@ def test_a_draining_owner_gives_its_sessions_away(street: Street) -> None:
         assert list(got)[-1][0] == "end"
     assert one.ended() == 0
     assert other.turn("busy").json()["worker"] == other.worker
+
+
+def test_replicas_that_go_at_once_lose_nothing(street: Street) -> None:
+    """A replica that goes passes a message on to one that is told to go at this moment: then it asks the next one."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        there = f"http://127.0.0.1:{door.getsockname()[1]}"
+        [one], [goes], [stays] = street.open(), street.open(1, "--advertise", there), street.open()
+        refused = json.dumps({"code": "draining", "detail": "about to go"}).encode()
+
+        def refuse() -> None:
+            caller, _ = door.accept()
+            with caller:
+                caller.recv(1 << 16)
+                street.redis.hset(street.key(f"worker:{goes.worker}"), "state", "draining")
+                caller.sendall(b"HTTP/1.1 503 No\r\nContent-Length: %d\r\n\r\n%b" % (len(refused), refused))
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        stays.turn("has one already")
+        with one.stream("long", "/drip 30 0.1") as got:
+            next(got)
+            one.signal(signal.SIGTERM)
+            wait_until(lambda: one.get("/readyz").status_code == 503)
+            answer = one.turn("new").json()
+            assert list(got)[-1][0] == "end"
+        refusing.join()
+    assert (answer["worker"], answer["forwarded"]) == (stays.worker, True)
 
 
 def test_a_replica_that_goes_waits_for_what_it_passed_on(street: Street) -> None:

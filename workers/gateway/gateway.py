@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from coordinator.errors import GreenroomError, LeaseLost, MessageAnswered, SessionBusy, SessionElsewhere
+from coordinator.errors import GreenroomError, LeaseLost, MessageAnswered, SessionBusy, SessionElsewhere, WorkerDraining
 from workers.aio import AsyncTurn, AsyncWorker
 from workers.gateway.exchange import Exchange
 from workers.gateway.hops import Hop, Neighbours, Untaken
@@ -24,6 +24,9 @@ from workers.lifecycle import Lifecycle
 from workers.turns import Build
 
 logger = logging.getLogger("greenroom.gateway")
+
+#: How many replicas are asked to take a message that one which is about to go cannot take itself.
+PLACES = 4
 
 
 class Stopping(Lifecycle):
@@ -126,23 +129,32 @@ class Gateway:
             exchange.interrupted = hop.interrupted
             wanted = Wanted(min(wait, hop.wait), hop=True, affinity=True, delivery=hop.delivery)
             return await self._turn(message, exchange, wanted)
-        until = time.monotonic() + wait
-        wanted = Wanted(wait)
-        if self.settings.affinity:
+        until, delivery = time.monotonic() + wait, None
+        stay = not self.settings.affinity
+        for place in range(PLACES, -1, -1):
+            stay = stay or not place
+            left = max(0.0, until - time.monotonic())
             try:
-                return await self._turn(message, exchange, Wanted(wait, affinity=True, place=True))
+                wanted = Wanted(left, affinity=not stay, place=not stay, delivery=delivery)
+                return await self._turn(message, exchange, wanted)
+            except WorkerDraining:
+                if not (stay and place and self.settings.affinity) or exchange.pieces:
+                    raise
+                stay = False  # it was told to go just now
             except SessionElsewhere as elsewhere:
-                left = max(0.0, until - time.monotonic())
                 if self._neighbours.reachable(elsewhere):
-                    answer = await self._forward(message, elsewhere, left, exchange)
+                    named = delivery or elsewhere.delivery
+                    left = max(0.0, until - time.monotonic())
+                    answer = await self._forward(message, elsewhere, named, left, exchange)
                     if not isinstance(answer, Untaken):
                         return answer
-                    delivery = None if answer.never_ran else elsewhere.delivery
-                    wanted = Wanted(max(0.0, until - time.monotonic()), delivery=delivery)
-        return await self._turn(message, exchange, wanted)
+                    if not answer.never_ran:
+                        delivery = named
+                stay = not self.worker.draining or bool(exchange.pieces)
+        raise AssertionError("the last place is here")
 
     async def _forward(
-        self, message: Message, elsewhere: SessionElsewhere, wait: float, exchange: Exchange
+        self, message: Message, to: SessionElsewhere, delivery: str, wait: float, exchange: Exchange
     ) -> dict[str, Any] | Untaken:
         distant: list[Distant] = []
 
@@ -153,7 +165,7 @@ class Gateway:
                 exchange.on_leave = distant[0].interrupt
 
         try:
-            return await self._neighbours.forward(message, elsewhere, wait, exchange, began)
+            return await self._neighbours.forward(message, to, delivery, wait, exchange, began)
         finally:
             self._turns.difference_update(distant)
 

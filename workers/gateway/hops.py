@@ -114,17 +114,17 @@ class Neighbours:
     async def forward(
         self,
         message: Message,
-        elsewhere: SessionElsewhere,
+        to: SessionElsewhere,
+        delivery: str,
         wait: float,
         exchange: Exchange,
         began: Callable[[int], object],
     ) -> dict[str, Any] | Untaken:
         """The answer that a turn there gives, its pieces said as they come; Untaken if nothing final was heard. A
         Problem that is the message's is raised. `began` is told the turn's fence."""
-        to = elsewhere.worker
-        hop = Hop(self._worker, to, elsewhere.instance, elsewhere.delivery, wait, exchange.interrupted)
+        hop = Hop(self._worker, to.worker, to.instance, delivery, wait, exchange.interrupted)
         headers = self._headers | {HOP: hop.header()} | ({KEY: message.key} if message.key else {})
-        url = f"{elsewhere.address.rstrip('/')}/v1/sessions/{quote(message.session, safe='')}/turns"
+        url = f"{to.address.rstrip('/')}/v1/sessions/{quote(message.session, safe='')}/turns"
         last: tuple[str, Any] = ("", None)
         ran = False
         try:
@@ -151,13 +151,13 @@ class Neighbours:
             if problem.kind in FINAL:
                 raise problem
             if problem.kind in NOT_AT_HOME:
-                logger.info("%s does not take a message: %s", elsewhere.worker, problem)
+                logger.info("%s does not take a message: %s", to.worker, problem)
                 return Untaken(never_ran=not ran)
             why = str(problem)
         elif name in ("end", "replayed") and isinstance(value, dict):
             exchange.replayed = name == "replayed"
             return value
-        self._avoid(elsewhere.worker, why)
+        self._avoid(to.worker, why)
         return Untaken(never_ran=False)
 
     def _avoid(self, worker: str, why: str) -> None:
