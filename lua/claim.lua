@@ -9,7 +9,7 @@
 -- Returns  for each copy 'keep' | 'soft' | 'hard' : release it that way
 -- Errors   UNKNOWNWORKER : join first
 -- Events   'adopted'; 'moved' or 'lost' of a copy with a lower fence
--- include: lib/count
+-- include: lib/count_turn
 -- include: lib/drop
 -- include: lib/enter
 -- include: lib/grace

@@ -7,10 +7,10 @@
 -- Errors   LOST : the turn's lease ran out, or was never given; UNKNOWNWORKER : join again and repeat
 -- Events   'built'; 'evicted' (lru), 'over-cap'
 -- include: lib/both_caps
--- include: lib/count
 -- include: lib/enter
 -- include: lib/journal
 -- include: lib/room
+-- include: lib/tally
 -- include: lib/tick
 -- include: lib/turn
 local room = this_room(KEYS[1])
@@ -20,7 +20,7 @@ if not record then return refuse_turn(room, turn) end
 if record.state == 'live' then return { 0, 0 } end
 if not redis.call('ZSCORE', room.prefix .. 'workers', record.worker) then return redis.error_reply('UNKNOWNWORKER') end
 
-count(room, 'building', record.worker, -1)
+tally(room, 'building', record.worker, -1)
 enter_copy(room, session, record.worker, record.signature, next_tick(room, 0))
 redis.call('HSET', room.prefix .. 'session:' .. session, 'state', 'live')
 redis.call('HINCRBY', room.prefix .. 'counters', 'builds', 1)

@@ -1,4 +1,4 @@
--- include: lib/count
+-- include: lib/count_turn
 -- include: lib/queue
 
 -- Give up a turn's claims and wake the next in line. Opens with a write that frees (rule 17).

@@ -1,4 +1,4 @@
--- include: lib/count
+-- include: lib/count_turn
 -- include: lib/drop
 -- include: lib/remember_message
 -- include: lib/take

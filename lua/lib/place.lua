@@ -1,7 +1,8 @@
 -- include: lib/serves
 
 -- Where a session goes that nobody holds: to the worker with most room under its cap (what is being built there takes
--- some, too), then to the one with the fewest turns. Looks at the eight whose heartbeats are the latest and at `asking`, which also wins a tie; nil: none takes it.
+-- some, too), then to the one with the fewest turns. Looks at the eight with the latest heartbeats and at `asking`,
+-- which also wins a tie; nil: none takes it.
 local function place_session(room, asking)
   local names = redis.call('ZREVRANGE', room.prefix .. 'workers', 0, 7)
   local set = redis.call('HGET', room.prefix .. 'settings', 'worker')

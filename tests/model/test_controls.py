@@ -319,7 +319,7 @@ local queued = false
     Control(
         "an agent that was built is counted as one that is being built",
         "commit",
-        (("count(room, 'building', record.worker, -1)\n", ""),),
+        (("tally(room, 'building', record.worker, -1)\n", ""),),
     ),
     Control(
         "a build that failed is counted for ever",
