@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -167,6 +168,10 @@ def test_what_an_agent_does_wrong_is_told_without_its_secrets(street: Street) ->
     assert (first, piece, last) == ("piece", {"piece": "so far "}, "error")
     assert problem["code"] == "agent-failed"
     assert "hunter2" not in json.dumps(problem)
+    log = one.log()
+    assert "hunter2" in log, "the operator is told all of it"
+    assert "no such model" in log
+    assert 'in _pieces\n    raise RuntimeError("secret' in log
     assert one.turn("s", "/half").json()["reply"] == "?"
     assert one.turn("s", "still there").json()["fresh"] is False
 
@@ -290,6 +295,16 @@ def test_a_reply_has_an_end(street: Street, voice: str, polite: bool) -> None:
     if voice == "whole":
         assert one.turn("s", "50000", config=config).json()["reply"] == "x" * 50_000
     assert street.redis.zcard(street.key("leases")) == 0
+
+
+def test_a_builder_that_gives_no_agent(street: Street) -> None:
+    [one] = street.open()
+    config = {"model": "m", "gives": "nothing"}
+    for _ in range(2):
+        body = is_problem(one.turn("s", config=config), 500, "build-failed")
+        assert body["detail"] == "the builder gave a NoneType, which has no run(message)"
+    assert street.redis.zcard(street.key("lru")) == 0, "it is not kept"
+    assert one.turn("s").status_code == 200
 
 
 def test_an_agent_is_one_sessions_own(street: Street) -> None:
@@ -442,6 +457,22 @@ def test_what_cannot_be_served_is_said_in_one_line(street: Street) -> None:
             assert failed.ended() in (1, 2)
             assert said in failed.log(), failed.log()
             assert "Traceback" not in failed.log()
+
+
+def test_a_module_that_cannot_be_imported_is_shown(street: Street) -> None:
+    """With the place, which its author looks for."""
+    (street.folder / "bad_syntax.py").write_text("def build(request:\n")
+    (street.folder / "bad_import.py").write_text("raise RuntimeError('no key in the environment')\n")
+    for module, said in (("bad_syntax", "bad_syntax.py"), ("bad_import", "no key in the environment")):
+        command = [sys.executable, "-m", "coordinator", "serve", "--agent", f"{module}:build"]
+        run = subprocess.run(command, capture_output=True, text=True, cwd=street.folder, timeout=60)
+        assert run.returncode == 2
+        assert said in run.stderr
+        assert f"greenroom: --agent {module}:build: {module} cannot be imported" in run.stderr.splitlines()[-1]
+    wrong = {**os.environ, "GREENROOM_LOG_LEVEL": "loud"}
+    command = [sys.executable, "-m", "coordinator", "serve", "--agent", ECHO]
+    run = subprocess.run(command, capture_output=True, text=True, env=wrong, timeout=60)
+    assert (run.returncode, "GREENROOM_LOG_LEVEL is DEBUG, INFO" in run.stderr) == (2, True), run.stderr
 
 
 def _cli(street: Street, *words: str) -> None:

@@ -185,8 +185,10 @@ VOICES = {kind.__name__.lower(): kind for kind in (Pieces, Text, Flow, Later, La
 _ODD = {kind.__name__.lower(): kind for kind in (Wrong, Abrupt, Abruptly, Halfway, Oneself, Flood, Whole)}
 
 
-def build(request: BuildRequest) -> Singer:
+def build(request: BuildRequest) -> Singer | None:
     config = request.config or {}
+    if config.get("gives") == "nothing":
+        return None
     if config.get("model") == "broken":
         raise getattr(builtins, config.get("raises", "RuntimeError"))("secret: no such model")
     kind = (VOICES | _ODD)[config.get("voice", "flow")]

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import importlib
 import json
-import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -44,12 +44,15 @@ def command(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--worker", metavar="ID", help="the worker's id (default: host, process and a few letters)")
     parser.add_argument(
-        "--drain-for", metavar="SECONDS", type=float, help="how long running turns may take when it is told to go (300)"
+        "--drain-for",
+        metavar="SECONDS",
+        type=float,
+        help="how long running turns may take when it is told to go (default: $GREENROOM_DRAIN_FOR, else 300)",
     )
     parser.add_argument(
         "--on-disconnect",
         choices=("finish", "interrupt"),
-        help="what becomes of the turn of a client that goes away (finish)",
+        help="what becomes of the turn of a client that goes away (default: $GREENROOM_ON_DISCONNECT, else finish)",
     )
     parser.add_argument(
         "--no-affinity",
@@ -67,9 +70,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         from workers.gateway.gateway import Gateway
         from workers.gateway.server import STOP_FOR, serve
-        from workers.gateway.settings import GatewaySettings
+        from workers.gateway.settings import GatewaySettings, log
     except ModuleNotFoundError as error:
         raise BadUsage(f"{error.name} is not installed: `greenroom serve` needs the extra `gateway`") from None
+    log()
     host = options.host or os.environ.get("GREENROOM_HOST") or "127.0.0.1"
     try:
         port = options.port if options.port is not None else port_number(os.environ.get("GREENROOM_PORT") or "8000")
@@ -89,12 +93,6 @@ def main(options: argparse.Namespace) -> int:
     listening = listen(host, port)
     bound = listening.getsockname()[1]
     address = advertised or f"http://{reachable(host, worker)}:{bound}"
-    logging.basicConfig(
-        level=os.environ.get("GREENROOM_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for each message that is passed on
     gateway = Gateway(
         build,
         settings,
@@ -128,6 +126,9 @@ def _named(name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise BadUsage(f"--agent {name}: there is no module {error.name!r}") from None
+    except Exception as error:  # whoever wrote it wants to see all of it
+        traceback.print_exception(error)
+        raise BadUsage(f"--agent {name}: {module} cannot be imported, see above ({type(error).__name__})") from None
     try:
         for part in attribute.split("."):
             found = getattr(found, part)

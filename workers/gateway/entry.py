@@ -11,11 +11,9 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import random
 import signal
 import socket
-import sys
 import time
 from collections import Counter
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 from coordinator.cli.command import Subparsers
 from workers.gateway.addresses import bracketed, listen, port_number
 from workers.gateway.problems import Problem
+from workers.gateway.settings import log
 
 logger = logging.getLogger("greenroom.entry")
 
@@ -54,11 +53,7 @@ def command(subparsers: Subparsers) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    logging.basicConfig(
-        level=os.environ.get("GREENROOM_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log()
     with listen(options.host, options.port) as listening:
         listening.listen(BACKLOG)
         url = f"http://{bracketed(options.host)}:{listening.getsockname()[1]}"

@@ -118,8 +118,8 @@ class Gateway:
         except BaseException as error:  # a builder that calls sys.exit() ends no replica
             problem = problem_of(error)
             self.counts[problem.kind] += 1
-            if problem.kind == "internal":
-                logger.error("a turn on %r: %s", message.session, problem, exc_info=error)
+            if problem.kind in ("agent-failed", "build-failed", "internal"):  # which the client is not told all about
+                logger.error("a turn on %r: %s", message.session, problem, exc_info=error.__cause__ or error)
             exchange.close(problem)
 
     async def _there_or_here(self, message: Message, exchange: Exchange, hop: Hop | None) -> dict[str, Any]:
@@ -234,6 +234,9 @@ class Gateway:
 
     async def _run(self, turn: AsyncTurn, message: Message, exchange: Exchange, wanted: Wanted) -> None:
         agent = turn.agent
+        if not callable(getattr(agent, "run", None)):
+            turn.evict_after()
+            raise Problem("build-failed", f"the builder gave a {type(agent).__name__}, which has no run(message)")
         if id(agent) in self._lifecycle.running:
             raise Problem("build-failed", "the builder gave two sessions one agent; each needs one of its own")
         limit = self.settings.reply_limit
