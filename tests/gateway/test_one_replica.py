@@ -20,7 +20,7 @@ from support.choir import VOICES
 from support.replicas import Replica, Street, at_once, is_problem
 
 from coordinator.private_redis import PrivateRedis
-from workers.gateway.addresses import listen
+from workers.gateway.addresses import admit_no_more, listen
 from workers.gateway.command import ECHO
 
 
@@ -65,6 +65,25 @@ def test_small_answers_are_not_held_back() -> None:
     """Asyncio sets TCP_NODELAY only on sockets that are seen to be TCP; without, an answer takes 40 ms."""
     with listen("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
+
+
+def test_who_waits_to_be_accepted_is_not_cut_off() -> None:
+    """When a replica goes: nobody comes after that, and those who had come are heard."""
+    with listen("127.0.0.1", 0) as listening, closing(socket.socket()) as late:
+        listening.listen()
+        listening.setblocking(True)
+        early = socket.create_connection(listening.getsockname())
+        early.sendall(b"request")
+        assert admit_no_more(listening)
+        late.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            late.connect(listening.getsockname())
+        accepted, _ = listening.accept()
+        listening.close()
+        with early, accepted:
+            assert accepted.recv(100) == b"request"
+            accepted.sendall(b"answer")
+            assert early.recv(100) == b"answer"
 
 
 def test_names_may_hold_anything(street: Street) -> None:

@@ -46,7 +46,7 @@ RULES = {
     "an end evicts nothing": Break("end", "record.evict or ARGV[4]", "''"),
     "a build counts at once": Break("begin", "if queued then", _COUNTED),
     "idle time counts for all": Break("end", "if ARGV[3] == '1' then", "if true then"),
-    "idle mid-turn": Break("begin", "redis.call('ZREM', prefix .. 'activity', session)", ""),
+    "idle mid-turn": Break("lib/grant", "redis.call('ZREM', prefix .. 'activity', session)", ""),
     "the sweep takes all": Break("lib/maintenance", "string.format('(%.0f', room.ms - ttl)", "'+inf'"),
     "the sweep takes none": Break("lib/maintenance", "string.format('(%.0f', room.ms - ttl)", "'-inf'"),
     "an eviction does not wait": Break("lib/evict", "if lease_left(room, session, record) == 0 then", "if true then"),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import socket
+import struct
 from urllib.parse import urlsplit
 
 from coordinator.cli.command import BadUsage
 from coordinator.clients import endpoint, sync_client
 from coordinator.settings import Settings
+
+#: Of Linux; Python has no name for it.
+SO_ATTACH_FILTER = 26
+#: A filter for it: of what begins a connection (in byte 13 of TCP's header SYN, and not ACK) nothing is taken.
+_NO_SYN = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 1 << 30))
 
 
 def port_number(text: str) -> int:
@@ -33,6 +40,21 @@ def listen(host: str, port: int) -> socket.socket:
         raise BadUsage(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     listening.setblocking(False)
     return listening
+
+
+def admit_no_more(listening: socket.socket) -> bool:
+    """Let no new connection begin, so that those which are established can be accepted before the socket is closed: the
+    kernel resets what waits to be accepted then, with the request that it may have sent. A client tries again for a
+    while, and meets whoever listens next. False where there is no such thing (Linux has it)."""
+    program = b"".join(struct.pack("HBBI", *step) for step in _NO_SYN)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    try:
+        listening.setsockopt(
+            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(_NO_SYN), ctypes.addressof(buffer))
+        )
+    except OSError:
+        return False
+    return True
 
 
 def reachable(host: str, settings: Settings) -> str:

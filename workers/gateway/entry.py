@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any
 
 from coordinator.cli.command import Subparsers
-from workers.gateway.addresses import bracketed, listen, port_number
+from workers.gateway.addresses import admit_no_more, bracketed, listen, port_number
 from workers.gateway.problems import Problem
 from workers.gateway.settings import log
 
@@ -31,6 +31,8 @@ CONNECT_FOR = 1.0
 PATIENCE = 5.0
 #: How long connections may stay open when we are told to go.
 LEAVE_FOR = 30.0
+#: So long a connection may take that was on its way to us when we were told to go.
+LAST_FOR = 0.3
 _NONE = json.dumps(Problem("unavailable", "no replica can be reached").body()).encode()
 _SORRY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
@@ -84,6 +86,9 @@ class Entry:
             loop.add_signal_handler(number, told.release)
         server = await asyncio.start_server(self._accept, sock=listening, backlog=BACKLOG)
         await told.acquire()
+        if not admit_no_more(listening):
+            server.close()
+        await asyncio.sleep(LAST_FOR)
         server.close()
         if self._passing:
             insisted: asyncio.Task[Any] = asyncio.create_task(told.acquire())

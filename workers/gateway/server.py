@@ -13,6 +13,7 @@ from types import FrameType
 
 import uvicorn
 
+from workers.gateway.addresses import admit_no_more
 from workers.gateway.app import application
 from workers.gateway.gateway import Gateway
 
@@ -80,7 +81,7 @@ async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), LOOK_EVERY)
         if not serving.done():
-            draining = asyncio.create_task(_drain(gateway, server))
+            draining = asyncio.create_task(_drain(gateway, server, listening))
             await asyncio.wait({serving, draining}, return_when=asyncio.FIRST_COMPLETED)
             server.should_exit = True
         await serving
@@ -90,11 +91,13 @@ async def serve(gateway: Gateway, listening: socket.socket, announce: Callable[[
         os._exit(0)
 
 
-async def _drain(gateway: Gateway, server: _Server) -> None:
+async def _drain(gateway: Gateway, server: _Server, listening: socket.socket) -> None:
     """It listens for as long as turns run, passing on what comes for others. Then no message that was sent to us before
     we stopped to listen is left without an answer."""
     until = time.monotonic() + gateway.settings.drain_for
     await gateway.drain(until)
-    server.stop_listening()
+    if not admit_no_more(listening):
+        server.stop_listening()
     await asyncio.sleep(LAST_FOR)
+    server.stop_listening()
     await gateway.drain(until)
