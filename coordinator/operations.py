@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from coordinator.answers import Answered, Busy, Claim, Died, Elsewhere, Ended, Evicted, Granted, Maintenance
@@ -66,6 +66,7 @@ async def begin(
     most: int = 0,
     affinity: bool = False,
     place: bool = False,
+    avoid: Collection[str] = (),
     remember: int = 1,
 ) -> Granted | Busy | Elsewhere | Answered | Died:
     reply = await _BEGIN(
@@ -81,7 +82,7 @@ async def begin(
         queue=queue,
         most=most,
         affinity=int(affinity),
-        place=int(place),
+        place=" ".join(["", *avoid, ""]) if place else "",
         remember=remember,
     )
     kind = reply[0]

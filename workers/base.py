@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 from coordinator.limits import Limits
@@ -77,6 +77,7 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
         on_error: str = "keep",
         line: int = 0,
         place: bool = False,
+        avoid: Collection[str] = (),
         message: str | None = None,
         delivery: str | None = None,
     ) -> AnyTurn:
@@ -87,14 +88,16 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
         here. `lease_key`: also hold this name, a resolved conversation id. `floor`: a fence that this one must exceed.
         `on_error`: whether a turn whose body raised keeps its agent ('keep') or lets it go ('evict').
         `line`: wait only if fewer than so many do (0: any number). `place`: raise SessionElsewhere also for a session
-        that nobody holds, if another worker has more room for it. `message`: what its sender calls the message that the
-        turn is for; delivered again, it gets MessageAnswered with the `answer` that the turn was given, and runs no
-        second turn. `delivery`: that of a SessionElsewhere, for the turn there and for one here: one of them runs.
+        that nobody holds, if another worker has more room for it, and is none of those in `avoid`. `message`: what its
+        sender calls the message that the turn is for; delivered again, it gets MessageAnswered with the `answer` that
+        the turn was given, and runs no second turn. `delivery`: that of a SessionElsewhere, for the turn there and for
+        one here: one of them runs.
         """
         io = self._running()
         turn = self._turn(
             self._engine, session, config, wait, affinity, lease_key, floor, on_error, line, place, message, delivery
         )
+        turn._avoid = avoid
         turn._io = io
         return turn
 

@@ -103,6 +103,7 @@ async def _begin(engine: Engine, io: IO, turn: TurnState) -> tuple[Granted, Copy
                     most=turn._line,
                     affinity=turn._affinity,
                     place=turn._place,
+                    avoid=turn._avoid,
                     remember=_remember(engine, turn),
                 )
             except WorkerDraining:

@@ -9,7 +9,7 @@ import hashlib
 import re
 import secrets
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -110,6 +110,7 @@ class TurnState:
             raise ValueError(f"on_error is 'keep' or 'evict', not {ascii(on_error)[:40]}")
         self._on_error = on_error
         self._line, self._place = line, place
+        self._avoid: Collection[str] = ()
         self._message = _message(message, delivery)
         self._named = message is not None
         self.id = f"{engine.worker}/{secrets.token_hex(8)}{self._message}"

@@ -354,6 +354,20 @@ def test_replicas_that_go_at_once_lose_nothing(street: Street) -> None:
     assert (answer["worker"], answer["forwarded"]) == (stays.worker, True)
 
 
+def test_a_replica_that_goes_leaves_out_who_is_silent(street: Street) -> None:
+    """Though there is most room: it cannot take the message itself."""
+    [one], [silent], [stays] = street.open(1, hop_for=1.0), street.open(), street.open()
+    stays.turn("has one already")
+    silent.signal(signal.SIGSTOP)
+    with one.stream("long", "/drip 40 0.1") as got:
+        next(got)
+        one.signal(signal.SIGTERM)
+        wait_until(lambda: one.get("/readyz").status_code == 503)
+        answer = one.turn("new")
+        assert (answer.status_code, answer.json().get("worker")) == (200, stays.worker), answer.text
+        assert list(got)[-1][0] == "end"
+
+
 def test_a_replica_that_goes_waits_for_what_it_passed_on(street: Street) -> None:
     one, other = street.open(2)
     one.turn("s")

@@ -70,7 +70,6 @@ def test_small_answers_are_not_held_back() -> None:
 def test_who_waits_to_be_accepted_is_not_cut_off() -> None:
     """When a replica goes: nobody comes after that, and those who had come are heard."""
     with listen("127.0.0.1", 0) as listening, closing(socket.socket()) as late:
-        listening.listen()
         listening.setblocking(True)
         early = socket.create_connection(listening.getsockname())
         early.sendall(b"request")

@@ -54,6 +54,7 @@ OLDEST = 61_000  #: a delivery comes no more
 REMEMBER = {"m1": 70_000, "m2": 1}  #: for how long it is known what became of a message, ms
 SELDOM = (False,) * 7 + (True,)
 EITHER = (False, True)
+AVOIDED = ((), (), ("w1",), ("w2", "w3"))  #: workers to which a session is not to go
 
 SETTINGS = settings(
     stateful_step_count=50, deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck)
@@ -231,15 +232,15 @@ class RoomMachine(RuleBasedStateMachine):
 
     @step(
         8, worker=WORKERS, session=SESSIONS, signature=("a", "a", "a", "b"), lease=LENGTHS, key=KEYS, queue=PLACES,
-        most=(0, 1, 2), affinity=SELDOM, place=EITHER, message=MESSAGES, forgot=SELDOM, ahead=SELDOM,
+        most=(0, 1, 2), affinity=SELDOM, place=EITHER, avoid=AVOIDED, message=MESSAGES, forgot=SELDOM, ahead=SELDOM,
     )  # fmt: skip
     def begin(
         self, worker: str, session: str, signature: str, lease: int, key: str, queue: int, most: int, affinity: bool,
-        place: bool, message: str, forgot: bool, ahead: bool,
+        place: bool, avoid: tuple[str, ...], message: str, forgot: bool, ahead: bool,
     ) -> None:  # fmt: skip
         """`forgot`: without the copy it has. `ahead`: with a fence given out before a failover that lost it."""
         asked: dict[str, Any] = {"lease": lease, "key": key, "queue": queue, "most": most}
-        asked |= {"affinity": affinity, "place": place, "message": message}
+        asked |= {"affinity": affinity, "place": place, "avoid": avoid, "message": message}
         asked |= {"generation": 0} if forgot else {}
         asked |= {"floor": self.model.now + 3_000_000} if ahead else {}
         self.do_begin(self.new_turn(worker, session, signature=signature, **asked))

@@ -256,7 +256,7 @@ class Room:
     def begin(
         self, *, session: str, worker: str, turn: str, signature: str, generation: int, lease: int,
         floor: int = 0, key: str = "", queue: int = 0, most: int = 0, affinity: bool = False, place: bool = False,
-        remember: int = 1,
+        avoid: Sequence[str] = (), remember: int = 1,
     ) -> Granted | Busy | Elsewhere | Answered | Died:  # fmt: skip
         if turn in self.ended:
             raise Refused("ENDED")
@@ -275,7 +275,7 @@ class Room:
                 raise Refused("UNKNOWNWORKER")
             held = mine or (copy and copy.worker != worker and self._serves(copy.worker))
             leaves = not mine and self.workers[worker].state == "draining"
-            if place and not held and (leaves or turn not in self.waiters) and (best := self._best(worker)):
+            if place and not held and (leaves or turn not in self.waiters) and (best := self._best(worker, avoid)):
                 return Elsewhere(best, *self._place(best), self.ms)
             if leaves:
                 raise Refused("DRAINING")
@@ -363,7 +363,7 @@ class Room:
     def _serves(self, worker: str) -> bool:
         return self._alive(worker) and self.workers[worker].state == "up"
 
-    def _best(self, asking: str) -> str:
+    def _best(self, asking: str, avoid: Sequence[str]) -> str:
         """Where there is more room than at whoever asks, '' if nowhere: by room under the cap, then by turns. Three
         workers are all looked at; of those that are alike it depends on the time which one it is."""
         turns, building = self.turns(), self.building()
@@ -377,8 +377,9 @@ class Room:
             )
 
         turned = [names[(i + self.now) % len(names)] for i in range(1, len(names) + 1)]
-        best = min((name for name in turned if self._serves(name)), key=load, default="")
-        return "" if not best or (self._serves(asking) and load(asking) == load(best)) else best
+        able = [name for name in turned if self._serves(name) and name not in avoid]
+        best = min(able, key=load, default="")
+        return "" if not best or (asking in able and load(asking) == load(best)) else best
 
     def _place(self, worker: str) -> tuple[str, str]:
         about = self.workers[worker].about

@@ -337,6 +337,11 @@ local queued = false
         (("if about[1] ~= 'up' or not is_alive(room, worker) then", "if not about[1] then"),),
     ),
     Control(
+        "a cold session goes to a worker that is to be avoided",
+        "lib/place",
+        (("    if string.find(but, ' ' .. worker .. ' ', 1, true) then return end\n", ""),),
+    ),
+    Control(
         "a cold session goes where there is least room",
         "lib/place",
         (("if not best or free > most or", "if not best or free < most or"),),

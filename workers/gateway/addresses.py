@@ -12,6 +12,8 @@ from coordinator.cli.command import BadUsage
 from coordinator.clients import endpoint, sync_client
 from coordinator.settings import Settings
 
+#: How many connections may wait to be accepted.
+BACKLOG = 2048
 #: Of Linux; Python has no name for it.
 SO_ATTACH_FILTER = 26
 #: A filter for it: of what begins a connection (in byte 13 of TCP's header SYN, and not ACK) nothing is taken.
@@ -25,17 +27,17 @@ def port_number(text: str) -> int:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen before anything else: who cannot should not join the room."""
+    """Listen before anything else: who cannot should not join the room, and who is in the room can be reached."""
     try:
         found = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )
         family, kind, protocol, _, address = found[0]
-        listening = socket.socket(
-            family, kind, protocol
-        )  # asyncio sets TCP_NODELAY only where it sees that this is TCP
+        # With its protocol: asyncio sets TCP_NODELAY only where it sees that this is TCP.
+        listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen(BACKLOG)
     except OSError as error:
         raise BadUsage(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     listening.setblocking(False)

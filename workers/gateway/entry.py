@@ -19,13 +19,12 @@ from collections import Counter
 from typing import Any
 
 from coordinator.cli.command import Subparsers
-from workers.gateway.addresses import admit_no_more, bracketed, listen, port_number
+from workers.gateway.addresses import BACKLOG, admit_no_more, bracketed, listen, port_number
 from workers.gateway.problems import Problem
 from workers.gateway.settings import log
 
 logger = logging.getLogger("greenroom.entry")
 
-BACKLOG = 1024
 CONNECT_FOR = 1.0
 #: How long a client waits while no replica can be reached.
 PATIENCE = 5.0
@@ -57,7 +56,6 @@ def command(subparsers: Subparsers) -> None:
 def main(options: argparse.Namespace) -> int:
     log()
     with listen(options.host, options.port) as listening:
-        listening.listen(BACKLOG)
         url = f"http://{bracketed(options.host)}:{listening.getsockname()[1]}"
         print(f"{url} leads to {', '.join(f'{bracketed(host)}:{port}' for host, port in options.to)}", flush=True)
         asyncio.run(Entry(options.to).serve(listening))

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -51,6 +52,7 @@ class Wanted:
     hop: bool = False  #: another replica passed the message on
     affinity: bool = False
     place: bool = False
+    avoid: Collection[str] = ()
     delivery: str | None = None
 
 
@@ -135,7 +137,8 @@ class Gateway:
             stay = stay or not place
             left = max(0.0, until - time.monotonic())
             try:
-                wanted = Wanted(left, affinity=not stay, place=not stay, delivery=delivery)
+                avoid = self._neighbours.avoided()
+                wanted = Wanted(left, affinity=not stay, place=not stay, avoid=avoid, delivery=delivery)
                 return await self._turn(message, exchange, wanted)
             except WorkerDraining:
                 if not (stay and place and self.settings.affinity) or exchange.pieces:
@@ -196,6 +199,7 @@ class Gateway:
             wait=wanted.wait,
             affinity=wanted.affinity,
             place=wanted.place,
+            avoid=wanted.avoid,
             line=self.settings.line,
             message=message.key,
             delivery=wanted.delivery,

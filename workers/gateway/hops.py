@@ -105,9 +105,14 @@ class Neighbours:
     async def close(self) -> None:
         await self._client.aclose()
 
+    def avoided(self) -> list[str]:
+        """Workers that could not be reached a moment ago."""
+        now = time.monotonic()
+        return [worker for worker, until in self._avoided.items() if until > now]
+
     def reachable(self, elsewhere: SessionElsewhere) -> bool:
         """Whether it makes sense to pass a message on to there."""
-        if self._avoided.get(elsewhere.worker, 0.0) > time.monotonic():
+        if elsewhere.worker in self.avoided():
             return False
         return elsewhere.address.startswith(("http://", "https://"))
 
@@ -162,9 +167,8 @@ class Neighbours:
 
     def _avoid(self, worker: str, why: str) -> None:
         """Its sessions move here when messages come for them."""
-        now = time.monotonic()
-        self._avoided = {name: until for name, until in self._avoided.items() if until > now}
-        self._avoided[worker] = now + self._silence
+        self._avoided = {name: self._avoided[name] for name in self.avoided()}
+        self._avoided[worker] = time.monotonic() + self._silence
         logger.warning("%s is left alone for %g s, its sessions move: %s", worker, self._silence, why)
 
 

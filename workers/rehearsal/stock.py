@@ -38,7 +38,6 @@ def main() -> None:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_keep_alive=75, server_header=False, lifespan="off"
         )
-        listening.listen()
         print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
         asyncio.run(uvicorn.Server(config).serve([listening]))
 
