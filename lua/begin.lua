@@ -69,8 +69,8 @@ if not (mine and record.generation == generation) then
   local leaves = not mine and redis.call('HGET', prefix .. 'worker:' .. worker, 'state') == 'draining'
   local cold = ARGV[12] ~= '' and not (mine or there)
   if cold and (leaves or redis.call('EXISTS', prefix .. 'waiter:' .. turn) == 0) then -- who waits in line stays
-    local best, where = place_session(room, worker, ARGV[12])
-    if best and best ~= worker then return { 'elsewhere', best, where.address, where.instance, room.ms } end
+    local best, at = place_session(room, worker, ARGV[12])
+    if best and best ~= worker then return { 'elsewhere', best, at.address, at.instance, room.ms } end
   end
   if leaves then
     return redis.error_reply('DRAINING the worker takes no new sessions')
