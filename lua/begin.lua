@@ -6,8 +6,8 @@
 --          9 queue, ms: for how long a place in line lasts unless the caller asks again (0: do not wait)
 --          10 most: how many may stand in a line for this turn to join it (0: any number)
 --          11 affinity: '1' if the turn would rather go where the agent is than have it moved here
---          12 place: ' ' if a session that nobody holds is to go where there is most room, and not just here; ' w x ' if
---          it is not to go to those ('': it stays)
+--          12 place: ' ' if a session that nobody holds is to go where there is most room, and not just here;
+--          ' w x ' if it is not to go to those ('': it stays)
 --          13 remember, ms: for how long it is known which turn a message has (see lib/message_of)
 -- Returns  {'hit', fence, generation} | {'build', fence, snapshot or ''} : the lease is taken
 --          {'busy', why, worker, ms left, ms it has run, how many wait before, number} : why is 'turn', 'repeat' (that
