@@ -308,6 +308,45 @@ class RoomMachine(RuleBasedStateMachine):
             self.stage.forget(f"waiter:{turn.id}")
             self.do_begin(self.new_turn(turn.worker, turn.session, queue=2_000, most=most))
 
+    @step(
+        6, worker=WORKERS, other=WORKERS, session=SESSIONS, message=("", "early/m1", "old/m1", "old/m1"),
+        ms=(30, 1_100), leaves=EITHER, evict=("", "soft fallback", "soft fallback", "hard reset"),
+    )  # fmt: skip
+    def line_moves_on(
+        self, worker: str, other: str, session: str, message: str, ms: int, leaves: bool, evict: str
+    ) -> None:
+        """One has its turn, another waits for it, asks again meanwhile, and when it is over: by then its worker may be
+        draining, or the session ended. What happens seldom if each step is left to chance."""
+        first = self.new_turn(worker, session, message="/m1" if message else "")
+        self.do_begin(first)
+        if first.state == "building":
+            self.do_commit(first)
+        waits = self.new_turn(other, session, message=message, queue=30_000, place=True)
+        self.do_begin(waits)
+        self.time_passes(ms)
+        if waits.state == "asked":
+            self.do_begin(waits)
+        if leaves:
+            self.join(other, "draining")
+        if first.state == "live":
+            self.do_end(first, evict=evict)
+        if waits.state == "asked":
+            self.do_begin(waits)
+        if session in self.model.closing:
+            owner, generation = self.model.closing[session].split(" ")
+            self.maintain("all", owner, late=leaves)
+            self.both("closed", owner, self.processes[owner].instance, [(session, int(generation))])
+
+    @step(3, worker=WORKERS, other=WORKERS, session=SESSIONS, cold=SESSIONS, dies=EITHER, message=("early/m1", "/m1"))
+    def build_takes_long(self, worker: str, other: str, session: str, cold: str, dies: bool, message: str) -> None:
+        """Meanwhile another session is to go somewhere; or its lease runs out, and its message is delivered again."""
+        self.do_begin(self.new_turn(worker, session, message=message))
+        if dies:
+            self.time_passes(2_600)
+            self.do_begin(self.new_turn(other, session, message=message))
+        else:
+            self.do_begin(self.new_turn(other, cold, place=True))
+
     @step(6, what=("begin", "commit", "end", "abandon"), pick=PICKS)
     def repeat(self, what: str, pick: int) -> None:
         """A call arrives twice, or late: only its turn id makes it safe (rule 6)."""
