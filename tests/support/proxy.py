@@ -55,11 +55,12 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                if self._cut:
-                    client.close()
-                    continue
                 server = socket.create_connection(("127.0.0.1", self._target))
-                with self._lock:
+                with self._lock:  # a line that is made while the others are cut is cut, too
+                    if self._cut:
+                        client.close()
+                        server.close()
+                        continue
                     self._lines |= {client, server}
                 drop = threading.Event()
                 threading.Thread(target=self._pump, args=(client, server, drop, True), daemon=True).start()
