@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from coordinator.limits import Limits
 from coordinator.scripts import Script
-from coordinator.settings import Settings
 from workers.engine import Engine
 from workers.lifecycle import Lifecycle
 from workers.signals import DrainOnTerminate
@@ -52,10 +51,6 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
         return self._engine.instance
 
     @property
-    def settings(self) -> Settings:
-        return self._engine.settings
-
-    @property
     def draining(self) -> bool:
         """Whether this worker takes no new sessions: it was told to drain, or is about to leave."""
         return self._engine.draining
@@ -94,10 +89,8 @@ class BaseWorker(Generic[AnyIO, AnyTurn]):
         one here: one of them runs.
         """
         io = self._running()
-        turn = self._turn(
-            self._engine, session, config, wait, affinity, lease_key, floor, on_error, line, place, message, delivery
-        )
-        turn._avoid = avoid
+        asked = (wait, affinity, lease_key, floor, on_error, line, place, avoid, message, delivery)
+        turn = self._turn(self._engine, session, config, *asked)
         turn._io = io
         return turn
 

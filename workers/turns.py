@@ -93,6 +93,7 @@ class TurnState:
         on_error: str,
         line: int,
         place: bool,
+        avoid: Collection[str],
         message: str | None,
         delivery: str | None,
     ) -> None:
@@ -109,8 +110,7 @@ class TurnState:
         if on_error not in ("keep", "evict"):
             raise ValueError(f"on_error is 'keep' or 'evict', not {ascii(on_error)[:40]}")
         self._on_error = on_error
-        self._line, self._place = line, place
-        self._avoid: Collection[str] = ()
+        self._line, self._place, self._avoid = line, place, avoid
         self._message = _message(message, delivery)
         self._named = message is not None
         self.id = f"{engine.worker}/{secrets.token_hex(8)}{self._message}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -24,10 +23,6 @@ from workers.gateway.exchange import Exchange
 from workers.gateway.requests import Message
 
 ODD = "one\u2028two\u2029three\x85four\r\nfive\n\nevent: end\ndata: {}\n\n🙂"
-
-
-def begun(street: Street, session: str = "") -> list[Any]:
-    return [note["message"] for note in street.notes("begin", session)]
 
 
 @contextmanager
@@ -82,7 +77,7 @@ def test_what_goes_wrong_there_is_told_here(street: Street) -> None:
     body = is_problem(other.turn("s", config={"model": "broken"}), 500, "build-failed")
     assert "secret" not in str(body)
     one.turn("s")
-    runs = len(begun(street))
+    runs = len(street.begun())
     slow, waits, full, rejected = at_once(
         lambda: one.turn("s", "/sleep 1"),
         lambda: other.turn("s", "waits"),
@@ -96,7 +91,7 @@ def test_what_goes_wrong_there_is_told_here(street: Street) -> None:
     body = is_problem(rejected, 409, "busy")
     assert (body["holder"], body["why"], body["ahead"]) == (one.worker, "turn", 1)
     assert rejected.headers["retry-after"] == "1"
-    assert begun(street)[runs:] == ["/sleep 1", "waits"]
+    assert street.begun()[runs:] == ["/sleep 1", "waits"]
     stopped, after = at_once(
         lambda: other.turn("s", "/sleep 20"), lambda: other.turn("s", "now me", on_busy="interrupt")
     )
@@ -119,7 +114,7 @@ def test_a_key_is_known_through_a_hop(street: Street) -> None:
     both = at_once(*(lambda at=at: at.turn("s", "/sleep 2", headers=key) for at in (other, third)))
     assert both[0].json() == both[1].json()
     assert sorted("idempotency-replayed" in answer.headers for answer in both) == [False, True]
-    assert begun(street) == ["hello", "/sleep 1", "/sleep 2"]
+    assert street.begun() == ["hello", "/sleep 1", "/sleep 2"]
 
 
 def test_a_cold_session_goes_where_most_room_is(street: Street) -> None:
@@ -154,7 +149,7 @@ def test_a_message_interrupts_one_turn_wherever_it_ends_up(street: Street) -> No
     )
     assert [answer.status_code for answer in results[:3]] == [200, 200, 200], [answer.text for answer in results[:3]]
     assert [answer.json()["reply"] for answer in results[1:3]] == ["slept", "now me"]
-    assert begun(street, "s")[1:] == ["/sleep 2", "/sleep 3", "now me"]
+    assert street.begun("s")[1:] == ["/sleep 2", "/sleep 3", "now me"]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +242,7 @@ def test_an_owner_that_stands_still_is_not_waited_for(street: Street) -> None:
     one.signal(signal.SIGCONT)
     wait_until(lambda: one.get("/readyz").status_code == 200)
     time.sleep(0.5)
-    assert begun(street, "s").count("passed on") == 1
+    assert street.begun("s").count("passed on") == 1
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -269,14 +264,14 @@ def test_a_message_runs_once_also_when_the_way_breaks(
             return events[-1][1]
 
         def cut() -> None:
-            wait_until(lambda: len(begun(street)) == 2)
+            wait_until(lambda: len(street.begun()) == 2)
             time.sleep(0.5)
             proxy.cut()
 
         answer, _ = at_once(ask, cut)
     assert answer["reply"] == "".join(f"{number} " for number in range(40))
     assert (answer["worker"], answer["forwarded"]) == (one.worker, True)
-    assert begun(street) == ["hello", "/drip 40"]
+    assert street.begun() == ["hello", "/drip 40"]
 
 
 def test_a_message_waits_in_line_once_also_when_the_way_breaks(street: Street) -> None:
@@ -290,7 +285,7 @@ def test_a_message_waits_in_line_once_also_when_the_way_breaks(street: Street) -
 
         slow, waits, _ = at_once(lambda: one.turn("s", "/sleep 2"), lambda: other.turn("s", "waits"), cut)
     assert (slow.json()["reply"], waits.json()["reply"]) == ("slept", "waits")
-    assert begun(street) == ["hello", "/sleep 2", "waits"]
+    assert street.begun() == ["hello", "/sleep 2", "waits"]
 
 
 def test_a_turn_that_dies_with_its_owner_is_lost_and_the_session_is_served(street: Street) -> None:
@@ -298,7 +293,7 @@ def test_a_turn_that_dies_with_its_owner_is_lost_and_the_session_is_served(stree
     one.turn("s")
 
     def kill() -> float:
-        wait_until(lambda: len(begun(street)) == 2)
+        wait_until(lambda: len(street.begun()) == 2)
         one.signal(signal.SIGKILL)
         return time.monotonic()
 
@@ -307,73 +302,7 @@ def test_a_turn_that_dies_with_its_owner_is_lost_and_the_session_is_served(stree
     assert lost.headers["retry-after"] == str(body["retry_after"]) == "1"
     assert other.turn("s", "next").json()["worker"] == other.worker
     assert time.monotonic() - killed < 3.0 + 1.0, "the lease and a second"
-    assert begun(street) == ["hello", "/sleep 20", "next"]
-
-
-def test_a_draining_owner_gives_its_sessions_away(street: Street) -> None:
-    """And takes messages as long as it listens: it passes them on."""
-    one, other = street.open(2)
-    one.turn("busy")
-    one.turn("idle")
-    with one.stream("busy", "/drip 30") as got:
-        next(got)
-        one.signal(signal.SIGTERM)
-        wait_until(lambda: one.get("/readyz").status_code == 503)
-        for replica, session, forwarded in ((other, "idle", False), (one, "idle", True), (one, "new", True)):
-            answer = replica.turn(session).json()
-            assert (answer["worker"], answer["forwarded"]) == (other.worker, forwarded)
-        assert list(got)[-1][0] == "end"
-    assert one.ended() == 0
-    assert other.turn("busy").json()["worker"] == other.worker
-
-
-def test_replicas_that_go_at_once_lose_nothing(street: Street) -> None:
-    """A replica that goes passes a message on to one that is told to go at this moment: then it asks the next one."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        there = f"http://127.0.0.1:{door.getsockname()[1]}"
-        [one], [goes], [stays] = street.open(), street.open(1, "--advertise", there), street.open()
-        refused = json.dumps({"code": "draining", "detail": "about to go"}).encode()
-
-        def refuse() -> None:
-            caller, _ = door.accept()
-            with caller:
-                caller.recv(1 << 16)
-                street.redis.hset(street.key(f"worker:{goes.worker}"), "state", "draining")
-                caller.sendall(b"HTTP/1.1 503 No\r\nContent-Length: %d\r\n\r\n%b" % (len(refused), refused))
-
-        refusing = threading.Thread(target=refuse)
-        refusing.start()
-        stays.turn("has one already")
-        with one.stream("long", "/drip 30 0.1") as got:
-            next(got)
-            one.signal(signal.SIGTERM)
-            wait_until(lambda: one.get("/readyz").status_code == 503)
-            answer = one.turn("new").json()
-            assert list(got)[-1][0] == "end"
-        refusing.join()
-    assert (answer["worker"], answer["forwarded"]) == (stays.worker, True)
-
-
-def test_a_replica_that_goes_leaves_out_who_is_silent(street: Street) -> None:
-    """Though there is most room: it cannot take the message itself."""
-    [one], [silent], [stays] = street.open(1, hop_for=1.0), street.open(), street.open()
-    stays.turn("has one already")
-    silent.signal(signal.SIGSTOP)
-    with one.stream("long", "/drip 40 0.1") as got:
-        next(got)
-        one.signal(signal.SIGTERM)
-        wait_until(lambda: one.get("/readyz").status_code == 503)
-        answer = one.turn("new")
-        assert (answer.status_code, answer.json().get("worker")) == (200, stays.worker), answer.text
-        assert list(got)[-1][0] == "end"
-
-
-def test_a_replica_that_goes_waits_for_what_it_passed_on(street: Street) -> None:
-    one, other = street.open(2)
-    one.turn("s")
-    answer, _ = at_once(lambda: other.turn("s", "/sleep 2"), lambda: other.signal(signal.SIGTERM))
-    assert (answer.json()["reply"], answer.json()["forwarded"]) == ("slept", True)
-    assert other.ended() == 0
+    assert street.begun() == ["hello", "/sleep 20", "next"]
 
 
 # -- who may pass on what
@@ -424,7 +353,7 @@ def test_what_is_advertised_wrongly_ends_after_one_hop(street: Street) -> None:
     assert one.turn("s").json()["worker"] == one.worker
     assert other.turn("s").json()["worker"] == other.worker
     assert one.turn("s").json()["forwarded"] is False
-    assert len(begun(street)) == 3
+    assert len(street.begun()) == 3
     assert "check what is advertised" in other.log()
 
 
@@ -451,4 +380,4 @@ def test_a_client_that_hangs_up_in_a_line_behind_a_hop(street: Street) -> None:
     assert slow.status_code == 200
     assert isinstance(gone, httpx.ReadTimeout)
     assert one.turn("s", "x").status_code == 200
-    assert begun(street) == ["hello", "/sleep 1", "x"]
+    assert street.begun() == ["hello", "/sleep 1", "x"]

@@ -269,14 +269,14 @@ class Room:
         doomed = copy is not None and copy.lease is not None and not self.left(copy)
         mine = copy is not None and copy.worker == worker and not doomed  # a doomed copy is nobody's
         if affinity and copy and copy.worker != worker and self._serves(copy.worker):
-            return Elsewhere(copy.worker, *self._place(copy.worker), self.ms)
+            return Elsewhere(copy.worker, *self._where(copy.worker), self.ms)
         if not (copy and mine and copy.generation == generation):
             if worker not in self.workers:
                 raise Refused("UNKNOWNWORKER")
             held = mine or (copy and copy.worker != worker and self._serves(copy.worker))
             leaves = not mine and self.workers[worker].state == "draining"
             if place and not held and (leaves or turn not in self.waiters) and (best := self._best(worker, avoid)):
-                return Elsewhere(best, *self._place(best), self.ms)
+                return Elsewhere(best, *self._where(best), self.ms)
             if leaves:
                 raise Refused("DRAINING")
 
@@ -372,16 +372,15 @@ class Room:
 
         def load(worker: str) -> tuple[int, int]:
             cap = self.limit("worker", self.workers[worker].about["cap"] or None)
-            return len(self.held(worker)) + building.get(worker, 0) - (2**40 if cap is None else int(cap)), turns.get(
-                worker, 0
-            )
+            taken = len(self.held(worker)) + building.get(worker, 0)
+            return taken - (2**40 if cap is None else int(cap)), turns.get(worker, 0)
 
         turned = [names[(i + self.now) % len(names)] for i in range(1, len(names) + 1)]
         able = [name for name in turned if self._serves(name) and name not in avoid]
         best = min(able, key=load, default="")
         return "" if not best or (asking in able and load(asking) == load(best)) else best
 
-    def _place(self, worker: str) -> tuple[str, str]:
+    def _where(self, worker: str) -> tuple[str, str]:
         about = self.workers[worker].about
         return about["address"], about["instance"]
 

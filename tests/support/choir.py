@@ -152,11 +152,6 @@ class Halfway(Singer):
         raise getattr(builtins, message)("secret")
 
 
-def _polite(kind: type[Singer]) -> type[Singer]:
-    """One that knows `interrupt`."""
-    return type(f"Polite{kind.__name__}", (kind,), {"interrupt": lambda self: self._stop.set()})
-
-
 class Oneself(Singer):
     """Cancels itself."""
 
@@ -178,6 +173,11 @@ class Whole(Singer):
 
     def run(self, message: str) -> str:
         return "x" * int(message)
+
+
+def _polite(kind: type[Singer]) -> type[Singer]:
+    """One that knows `interrupt`."""
+    return type(f"Polite{kind.__name__}", (kind,), {"interrupt": lambda self: self._stop.set()})
 
 
 SHARED = Later(BuildRequest("anybody", None, "", None, 0))

@@ -141,6 +141,10 @@ class Street:
         found = [json.loads(line) for line in lines]
         return [one for one in found if one["what"] == what and one["session"] in (session or one["session"],)]
 
+    def begun(self, session: str = "") -> list[str]:
+        """The messages whose turns the agents have begun."""
+        return [note["message"] for note in self.notes("begin", session)]
+
     def key(self, name: str) -> str:
         return f"greenroom:{{{self.room}}}:{name}"
 
@@ -150,7 +154,7 @@ class Street:
         self.redis.close()
 
 
-def at_once(*calls: Any, apart: float = 0.15) -> list[Any]:
+def at_once(*calls: Any) -> list[Any]:
     """Make calls in threads of their own, each a little after the one before; what they return."""
     results: list[Any] = [None] * len(calls)
 
@@ -163,7 +167,7 @@ def at_once(*calls: Any, apart: float = 0.15) -> list[Any]:
     threads = [threading.Thread(target=call, args=(place,)) for place in range(len(calls))]
     for thread in threads:
         thread.start()
-        time.sleep(apart)
+        time.sleep(0.15)
     for thread in threads:
         thread.join()
     return results

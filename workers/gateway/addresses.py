@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ctypes
 import socket
 import struct
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from coordinator.cli.command import BadUsage
 from coordinator.clients import endpoint, sync_client
 from coordinator.settings import Settings
 
+#: So long a connection, and its request, may take that was on its way to us when we stopped to listen.
+LAST_FOR = 0.3
 #: How many connections may wait to be accepted.
 BACKLOG = 2048
 #: Of Linux; Python has no name for it.
@@ -48,15 +52,21 @@ def admit_no_more(listening: socket.socket) -> bool:
     """Let no new connection begin, so that those which are established can be accepted before the socket is closed: the
     kernel resets what waits to be accepted then, with the request that it may have sent. A client tries again for a
     while, and meets whoever listens next. False where there is no such thing (Linux has it)."""
-    program = b"".join(struct.pack("HBBI", *step) for step in _NO_SYN)
-    buffer = ctypes.create_string_buffer(program, len(program))
+    steps = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _NO_SYN))
+    program = struct.pack("HP", len(_NO_SYN), ctypes.addressof(steps))
     try:
-        listening.setsockopt(
-            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(_NO_SYN), ctypes.addressof(buffer))
-        )
+        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
     except OSError:
         return False
     return True
+
+
+async def stop_listening(listening: socket.socket, close: Callable[[], object]) -> None:
+    """Close what listens, so that whoever had come is heard."""
+    if not admit_no_more(listening):
+        close()
+    await asyncio.sleep(LAST_FOR)
+    close()
 
 
 def reachable(host: str, settings: Settings) -> str:

@@ -16,6 +16,7 @@ from coordinator.cli.command import ROOM, BadUsage, Subparsers, add_command
 from coordinator.clients import sync_client
 from coordinator.settings import Settings, limits_from
 from workers.gateway.addresses import bracketed, checked_address, listen, port_number, reachable
+from workers.gateway.logs import log_to_stderr
 
 ECHO = "workers.gateway.echo:build"
 
@@ -70,10 +71,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         from workers.gateway.gateway import Gateway
         from workers.gateway.server import STOP_FOR, serve
-        from workers.gateway.settings import GatewaySettings, log
+        from workers.gateway.settings import GatewaySettings
     except ModuleNotFoundError as error:
         raise BadUsage(f"{error.name} is not installed: `greenroom serve` needs the extra `gateway`") from None
-    log()
+    log_to_stderr()
     host = options.host or os.environ.get("GREENROOM_HOST") or "127.0.0.1"
     try:
         port = options.port if options.port is not None else port_number(os.environ.get("GREENROOM_PORT") or "8000")

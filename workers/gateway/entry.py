@@ -19,9 +19,9 @@ from collections import Counter
 from typing import Any
 
 from coordinator.cli.command import Subparsers
-from workers.gateway.addresses import BACKLOG, admit_no_more, bracketed, listen, port_number
+from workers.gateway.addresses import BACKLOG, bracketed, listen, port_number, stop_listening
+from workers.gateway.logs import log_to_stderr
 from workers.gateway.problems import Problem
-from workers.gateway.settings import log
 
 logger = logging.getLogger("greenroom.entry")
 
@@ -30,8 +30,6 @@ CONNECT_FOR = 1.0
 PATIENCE = 5.0
 #: How long connections may stay open when we are told to go.
 LEAVE_FOR = 30.0
-#: So long a connection may take that was on its way to us when we were told to go.
-LAST_FOR = 0.3
 _NONE = json.dumps(Problem("unavailable", "no replica can be reached").body()).encode()
 _SORRY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
@@ -54,7 +52,7 @@ def command(subparsers: Subparsers) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    log()
+    log_to_stderr()
     with listen(options.host, options.port) as listening:
         url = f"http://{bracketed(options.host)}:{listening.getsockname()[1]}"
         print(f"{url} leads to {', '.join(f'{bracketed(host)}:{port}' for host, port in options.to)}", flush=True)
@@ -84,10 +82,7 @@ class Entry:
             loop.add_signal_handler(number, told.release)
         server = await asyncio.start_server(self._accept, sock=listening, backlog=BACKLOG)
         await told.acquire()
-        if not admit_no_more(listening):
-            server.close()
-        await asyncio.sleep(LAST_FOR)
-        server.close()
+        await stop_listening(listening, server.close)
         if self._passing:
             insisted: asyncio.Task[Any] = asyncio.create_task(told.acquire())
             ended: asyncio.Task[Any] = asyncio.create_task(asyncio.wait({*self._passing}, timeout=LEAVE_FOR))

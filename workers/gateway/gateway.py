@@ -132,16 +132,15 @@ class Gateway:
             wanted = Wanted(min(wait, hop.wait), hop=True, affinity=True, delivery=hop.delivery)
             return await self._turn(message, exchange, wanted)
         until, delivery = time.monotonic() + wait, None
-        stay = not self.settings.affinity
-        for place in range(PLACES, -1, -1):
-            stay = stay or not place
-            left = max(0.0, until - time.monotonic())
+        stay, tries = not self.settings.affinity, PLACES
+        while True:
+            tries -= 1
+            left, avoid = max(0.0, until - time.monotonic()), self._neighbours.avoided()
             try:
-                avoid = self._neighbours.avoided()
                 wanted = Wanted(left, affinity=not stay, place=not stay, avoid=avoid, delivery=delivery)
                 return await self._turn(message, exchange, wanted)
             except WorkerDraining:
-                if not (stay and place and self.settings.affinity) or exchange.pieces:
+                if not stay or not self.settings.affinity or tries <= 0 or exchange.pieces:
                     raise
                 stay = False  # it was told to go just now
             except SessionElsewhere as elsewhere:
@@ -153,8 +152,7 @@ class Gateway:
                         return answer
                     if not answer.never_ran:
                         delivery = named
-                stay = not self.worker.draining or bool(exchange.pieces)
-        raise AssertionError("the last place is here")
+                stay = not self.worker.draining or tries <= 0 or bool(exchange.pieces)
 
     async def _forward(
         self, message: Message, to: SessionElsewhere, delivery: str, wait: float, exchange: Exchange
@@ -208,17 +206,15 @@ class Gateway:
             if exchange.pieces:  # of a turn elsewhere, which Redis has forgotten: part of it is said already
                 raise LeaseLost("the turn that this message had is gone without an answer")
             await self._run(turn, message, exchange, wanted)
-            reply = "".join(exchange.pieces)
             answer = {
-                "reply": reply,
+                "reply": "".join(exchange.pieces),
                 "session": message.session,
                 "worker": self.worker.id,
                 "fence": turn.fence,
                 "fresh": turn.fresh,
                 "forwarded": wanted.hop,
             }
-            if len(reply) <= self.worker.settings.answer_limit:
-                turn.answer = json.dumps([message.digest, answer])
+            turn.answer = json.dumps([message.digest, answer])
         return answer
 
     def _replay(self, message: Message, kept: str, exchange: Exchange) -> None:

@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from workers.gateway.addresses import admit_no_more
+from workers.gateway.addresses import stop_listening
 from workers.gateway.app import application
 from workers.gateway.gateway import Gateway
 
@@ -21,8 +21,6 @@ from workers.gateway.gateway import Gateway
 KEEP_ALIVE = 75
 #: How long turns may take that still run when the replica has drained, and were asked to stop.
 STOP_FOR = 5.0
-#: So long a request may take that was on its way to us when we stopped to listen.
-LAST_FOR = 0.3
 #: So often we look whether an operator has told the worker to drain.
 LOOK_EVERY = 0.2
 
@@ -96,8 +94,5 @@ async def _drain(gateway: Gateway, server: _Server, listening: socket.socket) ->
     we stopped to listen is left without an answer."""
     until = time.monotonic() + gateway.settings.drain_for
     await gateway.drain(until)
-    if not admit_no_more(listening):
-        server.stop_listening()
-    await asyncio.sleep(LAST_FOR)
-    server.stop_listening()
+    await stop_listening(listening, server.stop_listening)
     await gateway.drain(until)

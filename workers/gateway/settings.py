@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-import sys
 from dataclasses import dataclass, field
 
-from coordinator.cli.command import BadUsage
 from coordinator.settings import FromEnvironment
 
 
@@ -36,13 +32,3 @@ class GatewaySettings(FromEnvironment):
             raise ValueError("hop_for is 1 second or more: a replica shows twice in that time that it lives")
         if not re.fullmatch("[!-~]*", self.token):
             raise ValueError("a token is visible ASCII characters")
-
-
-def log() -> None:
-    """Write what happens to stderr, from GREENROOM_LOG_LEVEL on."""
-    level = os.environ.get("GREENROOM_LOG_LEVEL") or "INFO"
-    if level.upper() not in logging.getLevelNamesMapping():
-        raise BadUsage(f"GREENROOM_LOG_LEVEL is DEBUG, INFO, WARNING, ERROR or CRITICAL, not {ascii(level)[:40]}")
-    line = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    logging.basicConfig(level=level.upper(), format=line, stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for each message that is passed on
