@@ -136,7 +136,8 @@ def test_cold_sessions_that_come_at_once_go_to_different_replicas(street: Street
     assert [homes.count(replica.worker) for replica in fleet] == [4, 4, 4]
 
 
-def test_a_message_interrupts_one_turn_wherever_it_ends_up(street: Street) -> None:
+@pytest.mark.parametrize("at_owner", [False, True])
+def test_a_message_interrupts_one_turn_wherever_it_ends_up(street: Street, at_owner: bool) -> None:
     """It stops the turn that it meets, and not the one that stood in line before it when its replica goes."""
     one, other = street.open(2)
     one.turn("s")
@@ -144,7 +145,7 @@ def test_a_message_interrupts_one_turn_wherever_it_ends_up(street: Street) -> No
     results = at_once(
         lambda: one.turn("s", "/sleep 2", config=config),
         lambda: other.turn("s", "/sleep 3"),
-        lambda: other.turn("s", "now me", on_busy="interrupt"),
+        lambda: (one if at_owner else other).turn("s", "now me", on_busy="interrupt"),
         lambda: one.signal(signal.SIGTERM),
     )
     assert [answer.status_code for answer in results[:3]] == [200, 200, 200], [answer.text for answer in results[:3]]
